@@ -79,7 +79,7 @@ class Batches:
 
     loader: Loader
     column: Column
-    codec: Any  # of `vitrail.tasks`, of which `columns.Codec` is needed here
+    codec: Any  # of `vitrail.tasks`, which stand above data
     input: Preprocessing | Vocabulary
     augmentation: Augmentation = PLAIN
     blend: Blend | None = None

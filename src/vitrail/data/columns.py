@@ -16,12 +16,11 @@ from collections import Counter, UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.images import Images, evenly
@@ -224,31 +223,6 @@ class Match(NamedTuple):
     column: Column
     ids: Int64[np.ndarray, " m"] | None = None
     unknown: Mapping[str, int] = {}  # never changed
-
-
-@runtime_checkable
-class TargetCodec(Protocol):
-    """What data need to know of a codec (`vitrail.tasks.codec`): from the values of a column to targets."""
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of a network: for a sample, or for a token."""
-
-    @property
-    def number_of(self) -> Mapping[str, int]:
-        """The outputs by each name that they have."""
-
-    def match(self, column: Column) -> Match:
-        """A column of other data, in this codec's terms."""
-
-    def targets(self, values: Any) -> Tensor:
-        """Targets (b, ...) on the CPU, from b values as `Column.take` returns them."""
-
-    def describe(self) -> tuple[str, str]:
-        """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, from which the task makes it again."""
 
 
 @typed

@@ -26,7 +26,6 @@ from vitrail.data.columns import (
     Labels,
     RawDataset,
     Samples,
-    TargetCodec,
     Texts,
     Vocabulary,
     texts_digest,
@@ -100,7 +99,7 @@ class Dataset:
     name: str
     root: str
     column: str | None
-    codec: Any  # of `vitrail.tasks`, of which `columns.Codec` is needed here
+    codec: Any  # of `vitrail.tasks`, which stand above data
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
     split_seed: int | None
@@ -153,7 +152,7 @@ def make_dataset(
     name: str,
     raw: RawDataset,
     column: str | None,
-    learn: Callable[[RawDataset, Mapping[str, Samples]], TargetCodec],
+    learn: Callable[[RawDataset, Mapping[str, Samples]], Any],
     seed: int = 0,
 ) -> Dataset:
     """Divide raw data, let the training split decide the codec, and match every split to it.
@@ -218,7 +217,7 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
 
 
 def match_split(
-    name: str, raw: RawDataset, column: str | None, codec: TargetCodec, split: str | None = None, seed: int = 0
+    name: str, raw: RawDataset, column: str | None, codec: Any, split: str | None = None, seed: int = 0
 ) -> Split:
     """One split of raw data, matched to the codec of a model.
 
@@ -287,7 +286,7 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if re.findall(r"\d+", each) == re.findall(r"\d+", name)]
 
 
-def _match(samples: Samples, column: str | None, codec: TargetCodec, where: str) -> tuple[Samples, Mapping[str, int]]:
+def _match(samples: Samples, column: str | None, codec: Any, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
     with located(where):
         found, ids, unknown = codec.match(samples.column(column))

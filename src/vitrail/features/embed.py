@@ -257,11 +257,11 @@ def features_of(
         return {name: value.float().cpu() for name, value in describe(pixels).items()}
 
     with evaluating(model.network):
-        for found in answer_ranges(ranges, answer, model.preprocessing, model.device, workers):
-            places = [ids for ids, _ in found.batches]
-            first = found.batches[0][1] if places else {}
-            values = {name: torch.cat([one[name] for _, one in found.batches]).numpy() for name in first}
-            bad = tuple(found.unreadable[place] for place in sorted(found.unreadable))
+        for batches, unreadable in answer_ranges(ranges, answer, model.preprocessing, model.device, workers):
+            places = [ids for ids, _ in batches]
+            first = batches[0][1] if places else {}
+            values = {name: torch.cat([one[name] for _, one in batches]).numpy() for name in first}
+            bad = tuple(unreadable[place] for place in sorted(unreadable))
             yield FeaturePart(np.concatenate(places) if places else np.zeros(0, np.int64), values, bad)
 
 

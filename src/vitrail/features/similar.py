@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -242,14 +242,14 @@ def similar(
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
     wanted = open_known(images, raw.get(images), model, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
-    near = nearest_rows(vectors[0], vectors[1], neighbours + 1)
+    cosines, places = nearest_rows(vectors[0], vectors[1], neighbours + 1)
     decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
     middle = {row: each for row, each in decoded.items() if each is not None}
     usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
     found = []
     for query in range(len(wanted.features)):
         own = wanted.key(query)  # the image itself is among its nearest, if it is there
-        pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
+        pairs = zip(places[query].tolist(), cosines[query].tolist(), strict=True)
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:neighbours]
         if not rows:
             beside = Hint({"data": str(Path(data).resolve().parent)})
@@ -421,8 +421,8 @@ def nearest_training(
     with evaluating(network):
         vectors = torch.cat([features(network, some).pooled.float().cpu() for some in inputs])
     near, answers = nearest_rows(torch.from_numpy(found.values[named]), vectors, NEAREST + 1), []
-    for places, cosines in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
-        others = [(row, 1 - cosine) for row, cosine in zip(places, cosines, strict=True) if cosine < SAME][:NEAREST]
+    for cosines, rows in zip(*(each.tolist() for each in near), strict=True):
+        others = [(row, 1 - cosine) for row, cosine in zip(rows, cosines, strict=True) if cosine < SAME][:NEAREST]
         answers.append([known.neighbour(model, row, distance) for row, distance in others])
     return answers
 
@@ -430,29 +430,23 @@ def nearest_training(
 # ---- the class that most of the nearest images have: the one k-NN
 
 
-class Nearest(NamedTuple):
-    """The nearest of known images, the nearest first.
-
-    Attributes:
-        cosines: (n, k), at most 1; the distance is 1 less that.
-        rows: (n, k), which of the known images.
-    """
-
-    cosines: Float[Tensor, "n k"]
-    rows: Int[Tensor, "n k"]
-
-
-def nearest_rows(known: Float[Tensor, "m d"], queries: Float[Tensor, "n d"], count: int) -> Nearest:
+def nearest_rows(
+    known: Float[Tensor, "m d"], queries: Float[Tensor, "n d"], count: int
+) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """The known images that are nearest to each query, by cosine; all where there are fewer.
 
     Args:
         known: (m, d), one row an image.
         queries: (n, d).
         count: How many neighbours.
+
+    Returns:
+        Their cosines, at most 1 (the distance is 1 less that), and which of the known images they are; the nearest
+        first.
     """
     unit, count = F.normalize(known, dim=1), min(count, len(known))
     found = [(F.normalize(some, dim=1) @ unit.T).topk(count, dim=1) for some in queries.split(ROWS)]
-    return Nearest(torch.cat([one.values for one in found]), torch.cat([one.indices for one in found]))
+    return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
 
 def nearest_vote(

@@ -141,12 +141,12 @@ def answers(
 
     with evaluating(model.network):
         every = answer_ranges(ranges, answer, model.preprocessing, model.device, workers)
-        for each, found in zip(ranges, every, strict=True):
+        for each, (batches, unreadable) in zip(ranges, every, strict=True):
             lines = dict[int, Line]()
-            for places, some in found.batches:
+            for places, some in batches:
                 for place, one in zip(places.tolist(), some, strict=True):
                     lines[place] = {"row": row_of(one, top), "answer": plain(one.to_dict())}
-            for place, problem in found.unreadable.items():
+            for place, problem in unreadable.items():
                 name = each.images.name(int(each.ids[place]))
                 lines[place] = {"file": name, PROBLEM: problem.removeprefix(f"{name}: ")}
             yield [lines[place] for place in range(len(each.ids))]

@@ -174,25 +174,13 @@ def split_up(splits: Iterable[Images], rows: int) -> list[IdRange]:
     return found
 
 
-class RangeResult(NamedTuple):
-    """What came of a range.
-
-    Attributes:
-        batches: Of each batch the places in the range (m,) that could be read, and what was answered to them.
-        unreadable: Why the others could not be, by their places.
-    """
-
-    batches: Sequence[tuple[Ids, Any]]
-    unreadable: dict[int, str]
-
-
 def answer_ranges(
     ranges: Sequence[IdRange],
     answer: Callable[[Images, int, Ids, Tensor], Any],
     input: Preprocessing,
     device: torch.device,
     workers: int | None = None,
-) -> Iterator[RangeResult]:
+) -> Iterator[tuple[list[tuple[Ids, Any]], dict[int, str]]]:
     """What is answered to each range, in turn; images of the next ones are decoded meanwhile.
 
     Args:
@@ -202,6 +190,10 @@ def answer_ranges(
         input: The model's preprocessing.
         device: Where the network is.
         workers: Processes that decode files; see `loader_of`.
+
+    Yields:
+        Of each batch the places in the range (m,) that could be read, and what was answered to them; and why the others
+        could not, by their places.
     """
     for _, group in groupby(ranges, key=lambda each: id(each.images)):
         some = list(group)
@@ -213,7 +205,7 @@ def answer_ranges(
         for each, own in zip(some, batches, strict=True):
             got, before = [next(stream) for _ in own], int(each.ids[0])
             bad = {row - before: loader.unreadable[row] for row in each.ids.tolist() if row in loader.unreadable}
-            yield RangeResult([(ids - before, found) for ids, found in got if len(ids)], bad)
+            yield [(ids - before, found) for ids, found in got if len(ids)], bad
 
 
 # ---- the parts of a file

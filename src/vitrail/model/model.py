@@ -8,7 +8,6 @@ none of them: each is found by its public name when it is first asked for.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MethodType
@@ -25,7 +24,7 @@ from vitrail import nn as networks, weights
 from vitrail.arguments import typed
 from vitrail.data.background import background_misfit, photographs
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import Images, NamedImage, open_image
+from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
@@ -94,10 +93,8 @@ class Model:
         """Refuse parts that do not belong together."""
         config = getattr(self.network, "config", None)
         check_model_fit(config, self.input, self.output)
-        if self.background is not None:
-            problem = background_misfit(self.background, self.preprocessing)
-            if problem:
-                raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
+        if self.background is not None and (problem := background_misfit(self.background, self.preprocessing)):
+            raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
 
     explain = AsMethod(lambda: vitrail.explain.report)
     evaluate = AsMethod(lambda: vitrail.evaluate)
@@ -270,22 +267,24 @@ class Model:
         predictions = list[Prediction]()
         with evaluating(self.network):
             while some := list(islice(named, batch_size)):
-                names = [name for name, _ in some]
+                names, opened = zip(*some, strict=True)
                 here = None if search is None else search.from_row(len(predictions))
-                inputs = self.tensor([opener() for _, opener in some])
+                inputs = self.tensor(opened)
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
 
-    def _named(self, source: Source | NamedImage, number: int) -> list[tuple[str, Callable[[], Any]]]:
-        """What a source is, or each of the images that it names: its name, and what opens it."""
+    def _named(self, source: Source | NamedImage, number: int) -> Iterator[tuple[str, Source | NamedImage]]:
+        """What a source is, or each of the images that it names, opened when it is its turn; its name first."""
         if self.reads_text and isinstance(source, str) and not source:
             raise DataError(f"text {number} is empty", f"at least one of {self.vocabulary.describe()[1]}")
         if isinstance(source, NamedImage):
-            return [(source.name, lambda: source)]
-        if self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
-            return [(str(source) if isinstance(source, str | Path) else "image", lambda: source)]
-        every = (samples.images for samples in read_images(source, flat=True).splits.values())
-        return [(images.name(row), partial(_open_row, images, row)) for images in every for row in range(len(images))]
+            yield source.name, source
+        elif self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
+            yield (str(source) if isinstance(source, str | Path) else "image"), source
+        else:
+            for samples in read_images(source, flat=True).splits.values():
+                for row, name in enumerate(samples.images.names()):
+                    yield name, NamedImage(name, samples.images.open(row))
 
 
 def each_of(sources: Source | NamedImage | Iterable[Source | NamedImage]) -> Iterator[Source | NamedImage]:
@@ -296,10 +295,6 @@ def each_of(sources: Source | NamedImage | Iterable[Source | NamedImage]) -> Ite
         yield sources
     else:
         yield from sources
-
-
-def _open_row(images: Images, row: int) -> NamedImage:
-    return NamedImage(images.name(row), images.open(row))
 
 
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples, TargetCodec
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
@@ -30,7 +30,7 @@ from vitrail.runs.contracts import check_codec, check_facts, check_own_network, 
 from vitrail.runs.data import REPORT, Halves, Run, Seen, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.settings import Optimization, Settings, image_config
-from vitrail.tasks import Task, check_column, choose_task
+from vitrail.tasks import Codec, Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
@@ -220,7 +220,7 @@ def open_data(
     else:
         learnt = choose_task(data, raw.columns(), task)
 
-    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> TargetCodec:
+    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
         if own.task is None:
             return learnt.codec(raw, splits, separator)
         return check_codec(learnt, raw, splits, separator, outputs=own.network is None)

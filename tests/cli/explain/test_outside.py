@@ -41,8 +41,21 @@ FAILS, FLAT, OTHER, NOTHING = (replace(METHOD, function=each) for each in (fails
 ROLLOUT, SLASH = replace(METHOD, name="rollout"), replace(METHOD, name="a/b")
 REQUIRES = replace(METHOD, function=requires)
 UNKNOWN = replace(METHOD, options={"power": METHOD.options["layer"]})
-FUNCTION = strongest
+NUMBER = 3
 """
+FUNCTIONS = '''
+import torch
+
+def corner(network, images, target):
+    """Three pixels of the first patch."""
+    found = torch.zeros(len(images), *images.shape[2:])
+    found[:, 0, :3] = torch.tensor([1.0, 2.0, 3.0])
+    return found
+
+def down(network, images, target):
+    """Downwards."""
+    return -corner(network, images, target)
+'''
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "in the table"])
@@ -120,6 +133,30 @@ def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
         assert each in tables_of([method])
 
 
+def test_a_plain_function_is_a_method_by_its_name(
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns numbers of pixels, as in Python, and its docstring is the text about it."""
+    (tmp_path / "my_functions.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "page.html", "--json")
+    named = {each: f"my_functions:{each}" for each in ("corner", "down")}
+    found = {each: rows(cli(*words, "--method", named[each]))[0]["attributions"][0] for each in named}
+    assert {each: (one["method"], one["signed"]) for each, one in found.items()} == {
+        "corner": ("corner", False),
+        "down": ("down", True),
+    }
+    values = found["corner"]["values"]
+    assert values[0][0] == 6  # 1 + 2 + 3 in a corner, and nothing else
+    assert sum(map(sum, values)) == 6
+    assert "Downwards." in (tmp_path / "page.html").read_text()
+    assert "Three pixels of the first patch." in cli("explain", "--method", named["corner"], "--help").out
+    (both,) = rows(cli(*words, "--compare", "--methods", f"rollout,{named['down']}"))
+    assert [each["method"] for each in both["attributions"]] == ["rollout", "down"]
+    assert both["attributions"][1]["values"] == found["down"]["values"]
+
+
 def test_every_row_is_in_the_help(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, METHOD.name, METHOD)
     text = " ".join(cli("explain", "--help").out.split())
@@ -131,7 +168,10 @@ def test_every_row_is_in_the_help(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "REQUIRES", "UNKNOWN", "FUNCTION")],
+        *[
+            (name, name)
+            for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "REQUIRES", "UNKNOWN", "NUMBER", "nothing")
+        ],
         ("ROLLOUT", "rollout"),
         ("ABSENT", "ABSENT"),
     ],

@@ -172,7 +172,7 @@ def _nearest(word: str) -> str:
 
 
 def import_method(what: str, option: str = "method") -> Method:
-    """A method of a person's own, which is checked against its contract as it runs.
+    """A method of a person's own, which is checked against its contract as it runs; a plain function as in Python.
 
     Args:
         what: MODULE:NAME (`mymethods:METHOD`), of a module that can be imported from here.
@@ -182,6 +182,8 @@ def import_method(what: str, option: str = "method") -> Method:
         UsageError: There is no such module or name, it holds no method, or one with the name of another.
     """
     found = import_own(what, option)
+    if callable(found):
+        return method_of(found)
     with contract(f"the method {what}", CONTRACT):
         demand(isinstance(found, Method), f"it is a {type(found).__name__}")
         assert isinstance(found, Method)
@@ -202,17 +204,17 @@ def _checked(method: Method, what: str, wanted: str) -> Method:
         from vitrail.explain.attribution import Attribution
 
         with contract(what, wanted):
-            made, row = method.function(network, images, target, **options), (method.signed, method.class_specific)
-            if wanted == FUNCTION:
+            made, row = method.function(network, images, target, **options), wanted == CONTRACT
+            if not row and not isinstance(made, Attribution):
                 with located(what):
-                    given = (
-                        made if isinstance(made, Attribution) else Attribution.of_pixels(made, images, network, target)
-                    )
-                made, row = replace(given, method=method.name), (given.signed, given.class_specific)
+                    made = Attribution.of_pixels(made, images, network, target)
             demand(isinstance(made, Attribution), f"it returned a {type(made).__name__}")
             shape, size = tuple(made.values.shape), (len(images), *network.grid(images))
             demand(shape == size, f"its values have shape {shape}, not {size}")
-            same = (made.method, made.signed, made.class_specific) == (method.name, *row)
+            if not row:
+                return replace(made, method=method.name)
+            stated = method.name, method.signed, method.class_specific
+            same = (made.method, made.signed, made.class_specific) == stated
             demand(same, "its attributions have another method, signed or class_specific than its row")
             return made
 
