@@ -326,6 +326,7 @@ def test_the_keys_of_json_are_those_of_the_commands(tmp_path: Path) -> None:
         assert keys_on_page(section) == sorted(found[0] if isinstance(found, list) else found), section
     (one,) = found["images"]
     assert keys_on_page("### The objects in `images`") == sorted(one)
+    assert keys_on_page("### The object `beside`") == sorted(one["beside"])
     (attribution,) = one["attributions"]
     assert keys_on_page("### The objects in `attributions`") == sorted(attribution)
     assert keys_on_page("### The object `trust`") == sorted(attribution["trust"])

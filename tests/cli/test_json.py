@@ -70,7 +70,7 @@ def test_explain(cli: Cli, one_bad: Path, photo_run: Path, tmp_path: Path) -> No
     value = only_json(answer)
     assert answer.code == 3  # one of the three is no image; the others are explained
     assert "b_000.jpg" in answer.problem
-    assert set(value) == {"model", "page", "images", "left_out", "rates", "beside", "made"}
+    assert set(value) == {"model", "page", "images", "left_out", "rates", "made"}
     assert value["page"] == str(page)
     assert "b_000.jpg" in "".join(value["left_out"])
     for place, (rates, method) in enumerate(zip(value["rates"], ("rollout", "legrad"), strict=True)):

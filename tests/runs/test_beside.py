@@ -1,6 +1,8 @@
 """What stands below an explanation: how often a model is right when it is as sure, and its nearest training images."""
 
+import copy
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -16,12 +18,12 @@ from tests.shared_runs import copy_of, photographs, run_of, stored
 from vitrail.data.columns import Labels, Samples
 from vitrail.data.images import ArrayImages, hash_of, open_image
 from vitrail.errors import DataError
+from vitrail.features import embed
 from vitrail.features.similar import EMBEDDED, evenly_by_class
 from vitrail.model import Model
 from vitrail.nn import features
-from vitrail.nn.networks import weights_hash
-from vitrail.pages.views import BesideView, ImageView
-from vitrail.runs.beside import LEAST, add_known, open_training, run_of as of_name, sureness
+from vitrail.pages.views import BesideView
+from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, sureness
 from vitrail.runs.data import Run
 from vitrail.tasks import Result
 from vitrail.tasks.classify import ACCURACY
@@ -78,56 +80,75 @@ def seen() -> list[Path]:
     return [trained, folder / "val" / "a" / "a_000.jpg"]
 
 
-def views_of(model: Model, files: list[Path]) -> list[ImageView]:
-    opened = [open_image(file) for file in files]
-    prints = [BesideView(hash_of(file.read_bytes()).hex()) for file in files]
-    return [
-        ImageView(file.name, model.preprocessing.to_array(image), None, [("a", 0.6)], [], beside=own)
-        for file, image, own in zip(files, opened, prints, strict=True)
-    ]
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Which models are embedded with from now on, each time; no features are stored yet."""
+    calls = list[Path]()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compute = embed.features_of
+    monkeypatch.setattr(embed, "features_of", lambda *given, **how: calls.append(given[0]) or compute(*given, **how))
+    return calls
 
 
 def test_a_run_knows_its_evaluation_and_what_it_was_trained_on(model: Model, seen: list[Path], tmp_path: Path) -> None:
-    run, weights = of_name(Run(run_of("photos"))), weights_hash(model.network)
-    assert of_name(Run(f"{run.path}/model")).path == run.path.resolve()
-    both = add_known(views_of(model, seen), model, run, weights, None)
-    assert [view.beside.learnt for view in both] == [True, False]
-    evaluation = stored(run.path)
+    run = run_of("photos")
+    prints = [hash_of(file.read_bytes()).hex() for file in seen]
+    for path in (run, run / "model"):
+        known = RunKnowledge(replace(model, loaded_from=str(path)))
+        assert [known.beside(each, [("a", 0.6)]).learnt for each in (*prints, "")] == [True, False, False]
+        found = known.beside(prints[0], [("a", 0.6)], 2.0)
+        assert found == BesideView(prints[0], 2.0, sureness(stored(run), 0.6, Run(run).facts.get("halves")), True)
+        assert found.sureness is not None
+        assert known.beside("", []) == BesideView()
+    evaluation = stored(run)
     assert sum(row["images"] for row in evaluation["calibration"]) == evaluation["images"]
     assert sum(row["right"] for row in evaluation["calibration"]) == round(
         evaluation["accuracy"] * evaluation["images"]
     )
-    assert both[0].beside.sureness == sureness(evaluation, 0.6, run.facts.get("halves"))
-    assert both[0].beside.sureness is not None
-    others = add_known(views_of(model, seen), model, run, "of other weights", None)
-    assert others[0].beside.sureness is None
-    assert not add_known(views_of(model, seen), model, Run("timm:vit_tiny_patch16_224"), weights, None)[0].beside.learnt
+    changed = replace(model, network=copy.deepcopy(model.network))
+    torch.nn.init.ones_(changed.network.head.bias)
+    assert RunKnowledge(changed).beside("", [("a", 0.6)]).sureness is None
+    for elsewhere in ("", "timm:vit_tiny_patch16_224"):
+        known = RunKnowledge(replace(model, loaded_from=elsewhere))
+        assert known.beside(prints[0], [("a", 0.6)]) == BesideView(prints[0])
     mine = copy_of("photos", tmp_path)
     (mine / "evaluation.json").write_text("{")
     with must_raise(DataError, "evaluation.json"):
-        add_known(views_of(model, seen), model, Run(mine), weights, None)
+        RunKnowledge(replace(model, loaded_from=str(mine)))
 
 
-def test_the_nearest_training_images_are_those_of_a_plain_loop(model: Model, seen: list[Path]) -> None:
-    known, words = open_training(model, Run(run_of("photos")), None, None, lambda done, of: None)
-    assert known is not None
+def test_the_nearest_training_images_are_those_of_a_plain_loop(model: Model, seen: list[Path], asked: list) -> None:
     files = sorted((photographs() / "abc" / "train").rglob("*.*"))
-    assert len(known.features) == len(files) <= EMBEDDED
-    assert str(len(files)) in words
-    found = add_known(views_of(model, seen), model, Run(None), "", known)
+    shown = [model.preprocessing.to_array(open_image(file)) for file in seen]
     with torch.no_grad():
         vectors, own = (features(model.network, model.tensor(some)).pooled for some in (files, seen))
-    for asked, one, view in zip(seen, own, found, strict=True):
-        cosines = torch.nn.functional.cosine_similarity(one[None], vectors)
-        order = [row for row in cosines.argsort(descending=True).tolist() if files[row] != asked][:3]
-        near = view.beside.nearest
-        assert [each.name.split("/")[-1] for each in near] == [files[row].name for row in order]
-        assert [each.label for each in near] == [files[row].parent.name for row in order]
-        np.testing.assert_allclose([each.distance for each in near], (1 - cosines[order]).numpy(), atol=1e-5)
-        assert all(max(each.image.shape[:2]) <= 224 for each in near)
-    for none in (Run(None), Run("timm:vit_tiny_patch16_224")):
-        assert open_training(model, none, None, None, lambda done, of: None) == (None, "")
-    assert open_training(model, Run(run_of("photos")), "none", None, lambda done, of: None) == (None, "")
+    for _ in range(2):
+        training = TrainingImages(model, "auto")
+        found = training.nearest(shown)
+        assert training.known is not None
+        assert len(training.known.features) == len(files) <= EMBEDDED
+        assert str(len(files)) in training.words
+        for image, one, near in zip(seen, own, found, strict=True):
+            cosines = torch.nn.functional.cosine_similarity(one[None], vectors)
+            order = [row for row in cosines.argsort(descending=True).tolist() if files[row] != image][:3]
+            assert [each.name.split("/")[-1] for each in near] == [files[row].name for row in order]
+            assert [each.label for each in near] == [files[row].parent.name for row in order]
+            np.testing.assert_allclose([each.distance for each in near], (1 - cosines[order]).numpy(), atol=1e-5)
+            assert all(max(each.image.shape[:2]) <= 224 for each in near if each.image is not None)
+    assert len(asked) == 1  # the second time they are read
+    for none in (replace(model, loaded_from=""), replace(model, loaded_from="timm:vit_tiny_patch16_224")):
+        training = TrainingImages(none, "auto")
+        assert (training.nearest(shown), training.words) == ([[], []], "")
+    training = TrainingImages(model, "none")
+    assert (training.nearest(shown), training.words) == ([[], []], "")
+    (file,) = (Path(os.environ["XDG_CACHE_HOME"]) / "vitrail" / "nearest").iterdir()
+    file.write_bytes(b"damaged")
+    again = TrainingImages(model, "auto").nearest(shown)
+    assert [each.name for each in again[0]] == [each.name for each in found[0]]
+    changed = replace(model, network=copy.deepcopy(model.network))
+    torch.nn.init.normal_(changed.network.pos_embed)
+    TrainingImages(changed, "auto").nearest(shown)
+    assert len(asked) == 3  # for the damaged file, and for other weights
 
 
 def test_images_that_are_gone_are_no_error(model: Model, tmp_path: Path) -> None:
@@ -135,9 +156,42 @@ def test_images_that_are_gone_are_no_error(model: Model, tmp_path: Path) -> None
     facts = json.loads((mine / "data.json").read_text())
     for change in ({"root": str(tmp_path / "gone")}, {"images": {"train": 10**6}}):
         (mine / "data.json").write_text(json.dumps({**facts, **change}))
-        known, words = open_training(model, Run(mine), None, None, lambda done, of: None)
-        assert known is None
-        assert words
+        training = TrainingImages(replace(model, loaded_from=str(mine)), "auto")
+        assert training.nearest([]) == []
+        assert training.known is None
+        assert training.words
+
+
+def test_a_report_in_python_shows_what_the_run_knows(model: Model, seen: list[Path], asked: list) -> None:
+    """As the command does; training images, which leave the house with the page, only where they are asked for."""
+    found = model.explain([str(file) for file in seen], trust=False)
+    assert [one.view.beside.learnt for one in found] == [True, False]
+    for one in found:
+        sure = one.to_dict()["beside"]["sureness"]
+        assert sure["low"] <= one.prediction.probability <= sure["high"]
+        assert one.to_dict()["beside"]["nearest"] == []
+    assert not asked
+    found = model.explain(seen[1], trust=False, nearest="auto")
+    (near,) = [one.view.beside.nearest for one in found]
+    assert [each.name for each in near] == [
+        each.name for each in TrainingImages(model, "auto").nearest([found[0].image])[0]
+    ]
+    assert (len(near), len(asked)) == (3, 1)
+    assert near[0].name in found.page()
+    with must_raise(DataError, "gone.npz"):
+        model.explain(seen[1], trust=False, nearest="gone.npz")
+
+
+def test_what_ends_the_search_leaves_the_report(
+    model: Model, seen: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingImages, "nearest", interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        model.explain(seen[0], trust=False, nearest="auto")
+    assert [one.name for one in caught.value.report] == [str(seen[0])]  # pyrefly: ignore[missing-attribute]
 
 
 def test_every_class_has_its_part_of_those_that_are_embedded() -> None:

@@ -20,11 +20,11 @@ from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL
 from vitrail.explain.reporting.explained import ExplainedImage, named_image, open_named
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
-from vitrail.explain.reporting.report import Report, explain_images, page_at
+from vitrail.explain.reporting.report import Report, add_nearest, explain_images, page_at
 from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
-from vitrail.runs.beside import add_known, open_training, run_of
+from vitrail.runs.beside import AUTO, TrainingImages
 from vitrail.runs.data import Run, open_for
 from vitrail.text import percent
 
@@ -43,15 +43,13 @@ def run(options: Explain, command: str) -> int:
     check_writable(page)
     model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
-    named = Run(options.run)
-    samples, numbers = read_samples(model, named, options, warn)
+    samples, numbers = read_samples(model, Run(options.run), options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
-    plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(named)
-    with progress_bar("looking at training images") as progress:
-        known, near = open_training(model, knows, options.nearest, options.data_root, progress)
+    plan = dataclasses.replace(plan_report(model, wanted), bump=True)
+    training = TrainingImages(model, options.nearest or AUTO, options.data_root)
 
     def show(so_far: Report) -> None:
         """Print what came last, and write the page of all so far, each time behind twice as many images."""
@@ -67,14 +65,13 @@ def run(options: Explain, command: str) -> int:
         with progress_bar(*((ASKING, WAITING) if plan.trust else ("explaining",))) as progress:
             unread = [error.problem for error in problems]
             found = explain_images(shown, plan, others, progress=progress, notify=warn, left_out=unread, show=show)
+        with progress_bar("looking at training images") as progress:
+            found = add_nearest(found, training, progress)
     except (Exception, KeyboardInterrupt) as error:
         if (found := getattr(error, "report", None)) is None:
             raise
         stopped = error
     found, saved = dataclasses.replace(found, command=command), None
-    views = add_known([one.view for one in found], model, knows, found.made.weights, known)
-    images = tuple(dataclasses.replace(one, view=view) for one, view in zip(found, views, strict=True))
-    found = dataclasses.replace(found, images=images, made=dataclasses.replace(found.made, near=near))
     try:
         saved = found.save(page)
     finally:  # on a full disk, too

@@ -300,7 +300,7 @@ class ImageView(ShortRepr):
         """What stands below its maps, as plain values, for JSON."""
         near = [{"file": one.name, "label": one.label, "distance": one.distance} for one in self.beside.nearest]
         sure = None if self.beside.sureness is None else asdict(self.beside.sureness)
-        return {"file": self.name, **vars(self.beside), "sureness": sure, "nearest": near, "second": self.second}
+        return {**vars(self.beside), "sureness": sure, "nearest": near, "second": self.second}
 
     @property
     def predicted(self) -> str:

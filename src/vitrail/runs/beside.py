@@ -4,102 +4,147 @@ How often the model was right in its own evaluation when it was as sure, whether
 which of its training images are nearest. Weights from elsewhere have no run, so nothing of it is known.
 """
 
+import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from vitrail.data.columns import TRAIN, RawDataset
 from vitrail.data.images import HASH
-from vitrail.errors import DataError, UsageError, counted
-from vitrail.features.similar import KnownImages, evenly_by_class, nearest_training, open_known
-from vitrail.io import read_json
+from vitrail.errors import DataError, UsageError, VitrailError, counted
+from vitrail.features.embed import embed_samples, identity
+from vitrail.features.file import FeatureSet
+from vitrail.features.similar import KnownImages, Neighbour, evenly_by_class, nearest_training, open_known
+from vitrail.io import read_json, to_json, user_cache
 from vitrail.jobs.parts import Progress
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.pages.views import ImageView, Sureness
+from vitrail.nn.networks import weights_hash
+from vitrail.pages.views import BesideView, Sureness
 from vitrail.runs.data import MODEL, Run, TrainedOn, chosen_words, open_for
 from vitrail.runs.folder import RunFolder
 from vitrail.tasks.task import wilson_interval
 
 LEAST = 30  # answers from which a fraction is made, where there are as many
 MOST_LISTED = 100_000  # training images of which some are embedded; to list more takes too long for a page
-NONE = "none"
+AUTO, NONE = "auto", "none"  # beside a file: where the nearest training images are looked for
 
 
-def run_of(run: Run) -> Run:
-    """The run that a person named, itself or by its model; of other weights it knows nothing."""
-    path = run.path
-    return Run(path.resolve().parent) if path.name == MODEL and not RunFolder(path).config.is_file() else run
+def run_of(model: Model) -> Run:
+    """The run that a model was loaded from, by itself or by its model; of other weights it knows nothing."""
+    path = Path(model.loaded_from).expanduser()
+    if path.name == MODEL and not RunFolder(path).config.is_file():
+        path = path.resolve().parent
+    return Run(path if model.loaded_from else None)
 
 
-def open_training(
-    model: Model, run: Run, file: str | None, data_root: Path | None, progress: Progress
-) -> tuple[KnownImages | None, str]:
-    """The training images among which the nearest are looked for, and what they are, in words; None where none are.
+class RunKnowledge:
+    """What the run of a model knows of its answers; nothing where there is no run.
 
     Args:
-        model: Of the run.
-        run: Some of its images are embedded where there is no file, as many of each class as can be.
-        file: A file of features; `none` for none.
+        model: That answers.
+
+    Raises:
+        DataError: A file of the run is damaged.
+    """
+
+    def __init__(self, model: Model) -> None:
+        run = run_of(model)
+        file = RunFolder(run.path).evaluation
+        found = read_json(file, f"rm {shlex.quote(str(file))}") if run.name is not None and file.is_file() else {}
+        is_own = bool(found) and found.get("weights") == weights_hash(model.network)  # of others it says nothing
+        self.evaluation, self.halves = found if is_own else {}, run.facts.get("halves")
+        self.trained = TrainedOn(run.trained_on)
+
+    def beside(self, fingerprint: str, top: Sequence[tuple[str, float]], bump: float | None = None) -> BesideView:
+        """What to know of an answer besides its maps; arguments are those of `BesideView` and `ImageView`."""
+        own = np.frombuffer(bytes.fromhex(fingerprint or "00" * HASH), np.uint8)[None]
+        sure = sureness(self.evaluation, top[0][1], self.halves) if top else None
+        return BesideView(fingerprint, bump, sure, bool(self.trained.has(own)[0]))
+
+
+# ---- the nearest training images
+
+
+class TrainingImages:
+    """The training images among which the nearest are looked for.
+
+    Args:
+        model: Of a run.
+        file: A file of features, which is read at once; `auto`: some of the run's own images, as many of each class as
+            can be, which are embedded when they are needed; `none` for none.
         data_root: The folder of named sets.
-        progress: Called with images that are embedded, and all.
+
+    Attributes:
+        words: What they are, or why none is shown; empty as long as that is not known.
 
     Raises:
         DataError: The file cannot be read, or holds features of another model.
         UsageError: The network has none.
     """
-    if file not in (None, NONE):
+
+    def __init__(self, model: Model, file: str | Path, data_root: Path | None = None) -> None:
+        self.model, self.data_root, self.embeds = model, data_root, file == AUTO
+        self.known: KnownImages | None = None
+        self.words = ""
+        if file in (AUTO, NONE):
+            return
         known = open_known(file, None, model)
         if rows := [row for row, split in enumerate(known.features.splits) if split == TRAIN]:
             known = replace(known, features=known.features.select(rows))
-        return known, f"among {counted(len(known.features), 'image')} whose features are in {Path(file).name}"
-    count = run.facts.get("images", {}).get(TRAIN, 0)
-    if file == NONE or not 0 < count <= MOST_LISTED or not isinstance(model.network, ViT):
-        return None, f"No training image is shown, since {count:,} are too many to look through." * (
-            count > MOST_LISTED
-        )
-    try:
-        split = open_for(model, run, None, data_root, TRAIN)
-        raw = RawDataset(split.name, {TRAIN: evenly_by_class(split.samples)}, name=split.name)
-        known = open_known(split.name, raw, model, progress=progress)
-    except (DataError, UsageError, OSError):  # of a reader of one's own, too
-        return None, "No training image is shown, since they are not at hand."
-    return (
-        known,
-        f"among {len(known.features)} of its {counted(count, 'training image')}, taken evenly from all classes",
-    )
+        self.known = known
+        self.words = f"among {counted(len(known.features), 'image')} whose features are in {Path(file).name}"
+
+    def nearest(
+        self, images: Sequence[UInt8[np.ndarray, "h w *c"]], progress: Progress = lambda done, total: None
+    ) -> list[list[Neighbour]]:
+        """The nearest to each of some images; nothing where there are none.
+
+        Args:
+            images: As the model sees them, with values 0..255.
+            progress: Called with training images that are embedded, and all.
+        """
+        if self.embeds:
+            self.embeds = False
+            self._embed(progress)
+        return [[] for _ in images] if self.known is None else nearest_training(self.model, images, self.known)
+
+    def _embed(self, progress: Progress) -> None:
+        """Some of the run's own images; their features are kept in the user's cache from one call to the next."""
+        model, run = self.model, run_of(self.model)
+        count = run.facts.get("images", {}).get(TRAIN, 0)
+        if count > MOST_LISTED:
+            self.words = f"No training image is shown, since {count:,} are too many to look through."
+        if not 0 < count <= MOST_LISTED or not isinstance(model.network, ViT):
+            return
+        try:
+            split = open_for(model, run, None, self.data_root, TRAIN)
+            raw = RawDataset(split.name, {TRAIN: evenly_by_class(split.samples)}, name=split.name)
+            self.known = KnownImages(_features_of(raw, model, progress), raw)
+        except (DataError, UsageError, OSError):  # of a reader of one's own, too
+            self.words = "No training image is shown, since they are not at hand."
+            return
+        of = f"{len(self.known.features)} of its {counted(count, 'training image')}"
+        self.words = f"among {of}, taken evenly from all classes"
 
 
-def add_known(
-    views: Sequence[ImageView], model: Model, run: Run, weights: str, known: KnownImages | None
-) -> list[ImageView]:
-    """Explained images with what a run knows of their answers.
+def _features_of(raw: RawDataset, model: Model, progress: Progress) -> FeatureSet:
+    """The features of these images: as they were stored, or computed now and stored from then on."""
+    key = to_json({**identity(model), "data": raw.name, "images": raw.digest()}).encode()
+    file = user_cache() / "nearest" / f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.npz"
+    with suppress(VitrailError, OSError):  # no home, a full disk, or a damaged file: they are computed again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return embed_samples(raw, model, target=file, progress=progress)
+    return embed_samples(raw, model, progress=progress)
 
-    Args:
-        views: The images.
-        model: That answered them.
-        run: Its own.
-        weights: A hash of the model's: an evaluation of others says nothing of it.
-        known: Among which images the nearest are looked for; None for none.
 
-    Raises:
-        DataError: A file of the run is damaged.
-    """
-    file, halves = RunFolder(run.path).evaluation, run.facts.get("halves")
-    evaluation = read_json(file, f"rm {shlex.quote(str(file))}") if file.is_file() else {}
-    rows = evaluation if evaluation.get("weights") == weights else {}
-    prints = [list(bytes.fromhex(view.beside.fingerprint or "00" * HASH)) for view in views]
-    learnt = TrainedOn(run.trained_on).has(np.array(prints, np.uint8).reshape(-1, HASH)).tolist()
-    near = [()] * len(views) if known is None else nearest_training(model, [view.image for view in views], known)
-    found = list[ImageView]()
-    for view, own, others in zip(views, learnt, near, strict=True):
-        sure = sureness(rows, view.top[0][1], halves) if view.top else None
-        found.append(replace(view, beside=replace(view.beside, sureness=sure, learnt=own, nearest=others)))
-    return found
+# ---- how often it is right when it is this sure
 
 
 def sureness(evaluation: Mapping[str, Any], probability: float, halves: Any = None) -> Sureness | None:

@@ -19,9 +19,8 @@ def test_what_a_run_knows_stands_on_the_page_and_in_the_json(
     page = tmp_path / "p.html"
     words = ("explain", photo_run, photo, "--no-trust", "--out", page)
     found = json.loads(cli(*words, "--json").out)
-    (beside,), made = found["beside"], found["made"]
+    beside, made = found["images"][0]["beside"], found["made"]
     model = vitrail.load(photo_run)
-    assert beside["file"] == str(photo)
     assert beside["fingerprint"] == hash_of(photo.read_bytes()).hex()
     assert (beside["learnt"], beside["bump"]) == (False, None)
     assert beside["sureness"]["low"] <= found["images"][0]["probability"] <= beside["sureness"]["high"]
@@ -46,13 +45,13 @@ def test_training_images_leave_the_house_only_where_they_may(
 ) -> None:
     page, file = tmp_path / "p.html", tmp_path / "features.npz"
     words = ("explain", photo_run, photo, "--no-trust", "--out", page, "--json")
-    assert json.loads(cli(*words, "--nearest", "none").out)["beside"][0]["nearest"] == []
+    assert json.loads(cli(*words, "--nearest", "none").out)["images"][0]["beside"]["nearest"] == []
     assert '<div class="nearest">' not in page.read_text()
     for data, count in (("abc", 36), ("bcd", 12)):  # of data that are split, those of the training
         file.unlink(missing_ok=True)
         vitrail.embed(photo_run, photographs / data, out=file)
         found = json.loads(cli(*words, "--nearest", file).out)
-        assert {each["label"] for each in found["beside"][0]["nearest"]} <= set(data)
+        assert {each["label"] for each in found["images"][0]["beside"]["nearest"]} <= set(data)
         assert str(count) in found["made"]["near"].split()
     assert file.name in page.read_text()
     other = vitrail.save(planted_model(), tmp_path / "model")

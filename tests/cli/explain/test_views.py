@@ -11,6 +11,7 @@ from vitrail.explain.reporting.explained import views_of
 from vitrail.explain.reporting.plan import ReportPlan
 from vitrail.pages import AttributionView
 from vitrail.pages.views import RENAMED
+from vitrail.runs.beside import RunKnowledge
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,8 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> AttributionView:
-    (view,) = views_of(ReportPlan(planted_model(), (METHODS["generic_attention"],)), tested, 0)
+    model = planted_model()
+    (view,) = views_of(ReportPlan(model, (METHODS["generic_attention"],), RunKnowledge(model)), tested, 0)
     return view
 
 

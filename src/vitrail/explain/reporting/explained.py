@@ -39,7 +39,6 @@ from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import (
     AreasView,
     AttributionView,
-    BesideView,
     Function,
     ImageView,
     ReplacedView,
@@ -114,14 +113,14 @@ class ExplainedImage:
         return found
 
     def to_dict(self, overlays: Sequence[str] | None = None) -> dict[str, Any]:
-        """Plain values, for JSON: its file, the answer, and the attributions.
+        """Plain values, for JSON: its file, the answer, the attributions, and what else to know of the answer.
 
         Args:
             overlays: The file with the overlay of each attribution, where these were written; none of no map.
         """
         files = overlays or [None] * len(self.view.attributions)
         rows = [view.to_dict(file) for view, file in zip(self.view.attributions, files, strict=True)]
-        return {"file": self.name, **self.answer(), "attributions": rows}
+        return {"file": self.name, **self.answer(), "attributions": rows, "beside": self.view.facts()}
 
     def _repr_html_(self) -> str:
         """The page of this image alone, for a notebook."""
@@ -141,7 +140,6 @@ class AskedImages:
         chosen: What is explained of them.
         test: Whether they hold evidence, and what their maps are tested with; None where nothing is tested.
         mapped: Places of those of which maps are made.
-        end: How many images of the call stand before and in it, with those that are left out.
     """
 
     plan: ReportPlan
@@ -152,7 +150,6 @@ class AskedImages:
     chosen: ChosenTarget
     test: PreparedTest | None
     mapped: list[int]
-    end: int
 
     def compare(self, rows: list[int], drawn: bool = True, tested: bool = True) -> Comparison:
         """The maps of some of the images with how far to trust each; blank ones where none are drawn.
@@ -192,46 +189,41 @@ def explain_in_batches(
     Args:
         images: At least one.
         plan: What is explained, and how.
-        progress: Called with images done, and all. Where evidence is asked first, it counts images that were asked,
-            and then again, from those that have none, while maps are made.
+        progress: Called with images done, and all. Where maps are tested, it counts images that were asked for
+            evidence, and then again, from those of which no map is made, while maps are made.
         left_out: Called with a sentence on each image that is left out.
-        evident_only: Whether all images are asked for evidence first, and those without it have no maps; unless nothing
-            is tested, or all in full.
+        evident_only: Whether images without evidence have no maps; unless nothing is tested, or all in full.
 
     Raises:
         UsageError: If a method refuses its options.
         DataError: If a mask names no patch.
     """
     total = left = len(images)
-    evident_only = evident_only and plan.trust and not plan.full
     progress(0, total)
-    batches = ask_in_batches(images, plan, left_out, progress if evident_only else None) if plan.methods else ()
-    if evident_only:
-        batches = list(batches)
+    batches = list(ask_in_batches(images, plan, progress, left_out, evident_only)) if plan.methods else []
+    if plan.methods:
         left = sum(len(batch.mapped) for batch in batches)
-    progress(total - left, total)
+        progress(total - left, total)
     for batch in batches:
         yield from explain_batch(batch)
-        left = left - len(batch.mapped) if evident_only else total - batch.end
+        left -= len(batch.mapped)
         progress(total - left, total)
     for number, one in enumerate(() if plan.methods else images, start=1):
         yield explain_text(one, plan)
-        left = total - number
         progress(number, total)
-    if left:  # the last ones were left out
-        progress(total, total)
 
 
 def ask_in_batches(
     images: Sequence[NamedImage],
     plan: ReportPlan,
+    progress: Callable[[int, int], None],
     left_out: Callable[[str], None],
-    asked: Callable[[int, int], None] | None = None,
+    evident_only: bool,
 ) -> Iterator[AskedImages]:
-    """What is known before any map; where evidence is counted by `asked`, it decides of which images maps are made."""
+    """What is known before any map is made; arguments are those of `explain_in_batches`."""
     masks, model = mask_patches(images, plan.model) if plan.trust else None, plan.model
     together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
-    tried = asked is None or not plan.options
+    tried = not plan.options
     for begin in range(0, len(images), together):
         some = images[begin : begin + together]
         end, own, target = begin + len(some), None if masks is None else masks[begin : begin + together], plan.target
@@ -250,7 +242,7 @@ def ask_in_batches(
             some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
             own, target = None if own is None else own[rows], Contrast([indices[row] for row in rows], plan.contrast)
         here = plan if plan.others is None else replace(plan, background=plan.others.besides(some))
-        mapped, test = list(range(len(some))), None
+        test = None
         try:
             chosen = choose_target(first.logits, target, model.output)
             if plan.trust:
@@ -258,13 +250,14 @@ def ask_in_batches(
                 test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
         except UsageError as error:  # its hint speaks Python
             raise as_options(plan.methods, error) from None
-        batch = AskedImages(here, some, pixels, inputs, first, chosen, test, mapped, end)
-        if not tried:  # options that no method takes are refused whatever the evidence
+        asks = evident_only and test is not None and not plan.full
+        mapped = (~test.ended).nonzero()[:, 0].tolist() if asks else list(range(len(some)))
+        batch = AskedImages(here, some, pixels, inputs, first, chosen, test, mapped)
+        if not tried:  # options that no method takes are refused whatever the evidence, and before it is asked for
             batch.compare([0], tested=False)
             tried = True
-        if asked is not None and test is not None:
-            batch = replace(batch, mapped=(~test.ended).nonzero()[:, 0].tolist())
-            asked(end, len(images))
+        if plan.trust:
+            progress(end, len(images))
         yield batch
 
 
@@ -291,7 +284,7 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
     for row, (one, answer) in enumerate(zip(batch.images, answers, strict=True)):
         label = answer if named[row].notes else named[row]
-        shown, beside = _array(batch.pixels[row]), BesideView(one.fingerprint, bumps.get(row))
+        shown, beside = _array(batch.pixels[row]), plan.run.beside(one.fingerprint, label.top, bumps.get(row))
         view = ImageView(one.name, shown, one.label, list(label.top), views[row], label.sentence(), other, beside)
         yield ExplainedImage(answer, label, maps[row], replace(view, summary=summary_of(view)))
 
@@ -323,7 +316,8 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
     for place, (number, own) in enumerate(zip(ids[0].tolist(), attributions, strict=True), start=1):
         token = model.output.name(number)
         views.append(replace(_view_of(method, own, token, "token"), title=f"Token {place}: {token}"))
-    view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views, beside=BesideView(one.fingerprint))
+    beside = plan.run.beside(one.fingerprint, answer.top)
+    view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views, beside=beside)
     view = replace(view, summary=summary_of(view))
     return ExplainedImage(answer, answer, tuple(attributions), view)
 

@@ -37,6 +37,7 @@ from vitrail.model import Model
 from vitrail.model.model import Source
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
+from vitrail.runs.beside import RunKnowledge
 from vitrail.tasks.target import OfLogits
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
@@ -107,6 +108,7 @@ class ReportPlan:
     Attributes:
         model: What explains itself: without its head where likeness by features is explained.
         methods: Which attributions; none for a model that generates text, which has a method of its own.
+        run: What the run of the model knows of its answers.
         options: The options of the only method.
         target: What is explained, see `vitrail.explain.target`; a list has one index for each image.
         contrast: Index of the class that it is held against.
@@ -124,6 +126,7 @@ class ReportPlan:
 
     model: Model
     methods: Methods
+    run: RunKnowledge
     options: Mapping[str, Any] = field(default_factory=dict)
     target: int | list[int] | OfLogits | None = None
     contrast: int | None = None
@@ -177,7 +180,8 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
 
     Raises:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
-        DataError: If the background cannot be read or has another size than the model's.
+        DataError: If the background cannot be read or has another size than the model's, or a file of the model's run
+            is damaged.
     """
     wanted = replace(wanted, target=_to_plain(wanted.target), contrast=_to_plain(wanted.contrast))
     options = wanted.options or {}
@@ -206,7 +210,8 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, Hint(drop=["option"], python="no options"))
     test = {name: getattr(wanted, name) for name in ("trust", "full", "precision")}
-    plan = ReportPlan(model, methods, read_options(methods[0], options), answering=answering, notes=left_out, **test)
+    options, run = read_options(methods[0], options), RunKnowledge(answering or model)
+    plan = ReportPlan(model, methods, run, options, answering=answering, notes=left_out, **test)
     return _with_background(_with_target(plan, wanted), wanted.background)
 
 
@@ -256,7 +261,7 @@ def _of_text(model: Model, wanted: ReportOptions) -> ReportPlan:
         hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], wanted.options or {})
-    return ReportPlan(model, (), options, trust=False)
+    return ReportPlan(model, (), RunKnowledge(model), options, trust=False)
 
 
 # ---- what is explained

@@ -34,6 +34,7 @@ from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
 from vitrail.pages.views import ImageView, MadeView, Rates
+from vitrail.runs.beside import NONE, TrainingImages
 from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import short_paths
@@ -144,7 +145,6 @@ class Report(Sequence[ExplainedImage]):
             "images": [one.to_dict(some) for one, some in zip(self, files, strict=True)],
             "left_out": list(self.left_out),
             "rates": [each.to_dict() for each in self.rates],
-            "beside": [one.view.facts() for one in self],
             "made": {**vars(self.made), "command": self.command},
         }
 
@@ -194,6 +194,7 @@ def report(
     trust: bool = True,
     full: bool = False,
     precision: PrecisionOption = "auto",
+    nearest: str | Path = NONE,
     progress: Callable[[int, int], None] = lambda done, of: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
@@ -222,6 +223,10 @@ def report(
         full: Test the attributions of images without evidence as well; this changes no verdict. Else such an image
             ends there, and where it is one of several, no map of it is made.
         precision: Of the test's passes: "fp32", "bf16", or "auto" for bf16 where it is faster and answers alike.
+        nearest: Where the nearest training images are looked for, which then are part of the page: "auto" for some of
+            the run that the model was loaded from, which takes seconds when it is first asked for; a file of their
+            features, made by `vitrail.embed`; or "none". How often the model is right when it is this sure, and whether
+            it was trained on an image, is always there where the run knows it.
         progress: Called with the number of images done, and of all: of several images first of those that were asked
             for evidence, then, from those without, of those explained.
         notify: Called with a sentence on each image or method that is left out, and on a borrowed background.
@@ -231,7 +236,8 @@ def report(
 
     Raises:
         UsageError: A method, class or option does not exist, two arguments exclude each other, or no image is left.
-        DataError: No image can be read, or the background or a mask does not fit.
+        DataError: No image can be read, the background, a mask or the file of features does not fit, or a file of the
+            model's run is damaged.
     """
     if not isinstance(model, Model):
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
@@ -241,7 +247,7 @@ def report(
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    plan = replace(plan_report(model, wanted), bump=True)
+    plan, training = replace(plan_report(model, wanted), bump=True), TrainingImages(model, nearest)
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
@@ -251,7 +257,8 @@ def report(
     if isinstance(plan.target, list):
         plan = replace(plan, target=[plan.target[place] for place in readable])
     left_out = [error.problem for error in unread.values()]
-    return explain_images(list(readable.values()), plan, progress=progress, notify=notify, left_out=left_out)
+    found = explain_images(list(readable.values()), plan, progress=progress, notify=notify, left_out=left_out)
+    return add_nearest(found, training)
 
 
 def explain_images(
@@ -276,8 +283,8 @@ def explain_images(
         show: Called behind each image with the report so far.
     """
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
-    plan, found, missing = with_others(plan, openers), list[ExplainedImage](), list(left_out)
-    so_far: Report | None = None
+    plan, missing = with_others(plan, openers), list(left_out)
+    found = _empty_report(plan)
     for note in plan.notes:
         notify(note)
 
@@ -287,16 +294,36 @@ def explain_images(
 
     try:
         for one in explain_in_batches(images, plan, progress, leave_out, evident_only=len(images) > 1):
-            found.append(one)
-            so_far = replace(so_far, images=tuple(found)) if so_far else _make_report(found, plan, missing)
-            show(so_far)
+            found = replace(found, images=(*found, one), left_out=tuple(missing))
+            show(found)
     except (Exception, KeyboardInterrupt) as error:
         if found:
-            vars(error)["report"] = _make_report(found, plan, missing)
+            vars(error)["report"] = found
         raise
     if not found:
         raise nothing_left(plan)
-    return _make_report(found, plan, missing)
+    return found
+
+
+def add_nearest(
+    found: Report, training: TrainingImages, progress: Callable[[int, int], None] = lambda done, of: None
+) -> Report:
+    """The report with the nearest training images of each image; what ends it has an attribute `report` as well.
+
+    Args:
+        found: Without them.
+        training: Among which they are looked for.
+        progress: Called with training images that are looked at, and all.
+    """
+    try:
+        near = training.nearest([one.image for one in found], progress)
+    except (Exception, KeyboardInterrupt) as error:
+        vars(error)["report"] = found
+        raise
+    besides = [replace(one.view.beside, nearest=own) for one, own in zip(found, near, strict=True)]
+    views = [replace(one.view, beside=own) for one, own in zip(found, besides, strict=True)]
+    images = tuple(replace(one, view=view) for one, view in zip(found, views, strict=True))
+    return replace(found, images=images, made=replace(found.made, near=training.words))
 
 
 def nothing_left(plan: ReportPlan) -> UsageError:
@@ -324,21 +351,20 @@ def _open_file(file: str | Path) -> NamedImage:
     return NamedImage(str(file), image, fingerprint=known.hex())
 
 
-def _make_report(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
-    """The report of at least one image that was explained."""
+def _empty_report(plan: ReportPlan) -> Report:
+    """The report of no image so far."""
     model, about = plan.model, plan.model.about
     if "verified" in model.facts:
         about = " ".join(filter(None, (about, f"The weights: {model.facts['verified']}.")))
         about += "".join(f" Changed: {change}." for change in changes_of(model.facts))
-    fills = {each.fill for one in images for each in one.trust if each is not None}
-    if plan.borrows and "background" in fills:
+    if plan.borrows and (plan.others is not None or model.borrows_background):
         about = " ".join(filter(None, (about, f"Maps are tested with {plan.borrowed}.")))
     made = MadeView(
         datetime.now().astimezone().isoformat(timespec="minutes"),
         {"vitrail": version("vitrail"), "torch": torch.__version__},
         weights_hash(model.network),
     )
-    return Report(tuple(images), _name_of(model), about, tuple(left_out), made=made)
+    return Report((), _name_of(model), about, made=made)
 
 
 def _name_of(model: Model) -> str:
