@@ -101,15 +101,6 @@ def number(value: float | int | None, digits: int = 4) -> str:
     return shown.replace("-", "−")
 
 
-def finite(value: object) -> float | None:
-    """A number when the value is a finite one, else None."""
-    try:
-        shown = float(str(value))
-    except ValueError:
-        return None
-    return shown if math.isfinite(shown) else None
-
-
 def plural(count: int, noun: str) -> str:
     """`1 image`, `2 images`."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.pages.colour import MISSING, SEQUENTIAL, fraction_range, patch_colours, value_range
-from vitrail.pages.render import MOST_MAPS, NotebookMap, attribution_html
+from vitrail.pages.colour import MISSING, SEQUENTIAL, patch_colours, scaled, value_range
+from vitrail.pages.render import MOST_MAPS, attribution_html
 
 
 def attribution_of(values: torch.Tensor, signed: bool = False, **more: object) -> Attribution:
@@ -77,7 +77,7 @@ def test_a_map_has_colours_exactly_where_its_note_does_not_say_that_there_is_no_
     attribution = attribution_of(1 + spread * torch.linspace(0, 1, 4, dtype=dtype).reshape(1, 2, 2))
     silent = attribution.notes == (("no signal",),)
     assert value_range(attribution.values[0].numpy(), False).flat == silent
-    assert fraction_range(attribution.values[0].numpy(), False, 0.5).flat == silent
+    assert scaled(attribution.values[0].numpy(), False, 0.5)[0].flat == silent
     text = attribution._repr_html_()
     assert (set(colours(text)) == {MISSING}) == ("no signal" in text) == silent
 
@@ -94,7 +94,7 @@ def test_written_tokens_have_a_map_each() -> None:
 def test_text_of_strangers_is_text() -> None:
     bad = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
     harmless, harmful = (
-        attribution_html(word, [NotebookMap(word, np.array([[0.0, 1.0]]), [word])], False, True) for word in ("a", bad)
+        attribution_html(word, [(word, np.array([[0.0, 1.0]]), [word])], False, True) for word in ("a", bad)
     )
     assert tags(harmless) == tags(harmful)
     assert "<script" not in harmful

@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.pages import chart
-from vitrail.pages.render import settings_rows, template_environment
+from vitrail.pages.render import template_environment
 from vitrail.pages.views import AttributionView, Confusion, Explains, TrustView
 
 
@@ -52,4 +52,4 @@ def mistakes_list(counts: np.ndarray, names: Sequence[str]) -> str:
 
 
 def settings_table(settings: dict) -> str:
-    return macro("tables.html", "settings_table")(settings_rows(settings))
+    return macro("tables.html", "settings_table")(settings)

@@ -13,9 +13,9 @@ from vitrail.pages.colour import (
     SEQUENTIAL,
     TICKS,
     common_top,
-    fraction_range,
     fractions,
     patch_colours,
+    scaled,
     value_range,
 )
 
@@ -88,8 +88,8 @@ def test_one_sharp_map_does_not_leave_all_others_dark(sharpest, top, more):
         maps.append(7 * values)
     found = common_top([*maps, np.zeros((4, 5))])  # a map without signal has no say
     assert found == pytest.approx(top)
-    assert any(fraction_range(values, False, found).more for values in maps) == more
-    last = patch_colours(fractions(maps[0]), False, fraction_range(maps[0], False, found))[1, 2]
+    assert any(scaled(values, False, found)[0].largest > found for values in maps) == more
+    last = patch_colours(fractions(maps[0]), False, scaled(maps[0], False, found)[0])[1, 2]
     assert (tuple(last) == SEQUENTIAL[-1]) == (sharpest[0] >= top)
     assert common_top([np.zeros((2, 2)), np.full((2, 2), np.nan)]) == 0.0
 
@@ -113,7 +113,7 @@ def test_a_faint_signal_is_a_signal_and_rounding_is_none():
 def test_shares_of_a_common_top_are_coloured_by_their_root(signed):
     """A quarter of the largest fraction lies half way; by the fraction itself, a hundredth would look like nothing."""
     values = np.array([[0.8, 0.2, 0.008, -0.2 if signed else 0.0]])
-    shown = fraction_range(values, signed, 0.8)
+    shown = scaled(values, signed, 0.8)[0]
     expected = np.array([[1.0, 0.5, 0.1, -0.5 if signed else 0.0]])
     np.testing.assert_allclose(shown.place(values), (1 + expected) / 2 if signed else expected, atol=1e-12)
     assert shown.high == 0.8
@@ -124,7 +124,7 @@ def test_shares_of_a_common_top_are_coloured_by_their_root(signed):
 @pytest.mark.parametrize("largest", [0.02, 0.1, 0.319, 0.75, 1.0])
 @pytest.mark.parametrize("signed", [False, True])
 def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, signed):
-    shown = fraction_range(np.array([[0.0, 1.0]]), signed, largest)
+    shown = scaled(np.array([[0.0, 1.0]]), signed, largest)[0]
     ticks = shown.ticks()
     assert {fraction for fraction, _ in ticks} <= set(TICKS)
     assert len(ticks) >= 1 or largest == 0.02

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
+from tests.pages.shown import macro
 from tests.pages.structure import Structure
 from vitrail.features.similar import Neighbour
 from vitrail.pages import AttributionView, ImageView, explanation_page
 from vitrail.pages.colour import TICKS
-from vitrail.pages.trust import bump_words, one_verdict
 from vitrail.pages.views import BesideView, MadeView, Sureness
 
 ATTRIBUTION = AttributionView(
@@ -86,16 +86,16 @@ def test_what_stands_below_the_maps_of_an_image():
     bare = shown(plain)
     for each in ("1 391", "0123abcd", "2026-11-26", "0.125", "--nearest", "bump"):
         assert each not in bare
-    bumps = [bump_words(dataclasses.replace(plain, beside=BesideView(bump=bump))) for bump in (1.0, 2.1, 2.6, None)]
-    assert len(set(bumps)) == 4
-    assert bumps[-1] == ""
-    assert [re.findall(r"\d\.\d\d", words)[:2] for words in bumps[:3]] == [
+    bumps = [macro("about_answer.html", "bump_line")(bump, [trust]).strip() for bump in (1.0, 2.1, 2.6)]
+    assert len(set(bumps)) == 3
+    assert [re.findall(r"\d\.\d\d", words)[:2] for words in bumps] == [
         ["1.00", "2.25"],
         ["2.10", "2.25"],
         ["2.60", "2.25"],
     ]
-    untested = dataclasses.replace(plain, attributions=[ATTRIBUTION], beside=BesideView(bump=1.0))
-    assert bump_words(untested) == ""
+    for maps, is_said in (([tested], True), ([ATTRIBUTION], False)):
+        beside = BesideView(bump=1.0)
+        assert ("bump" in shown(dataclasses.replace(plain, attributions=maps, beside=beside))) == is_said
 
 
 def test_the_class_that_a_map_is_held_against_in_one_line():
@@ -244,7 +244,6 @@ def test_many_maps_come_with_a_table_and_two_with_a_warning():
     two = page_of(attributions[1], attributions[3])
     assert text_of(two).count("2 maps") == 1
     assert two.index('<div class="glance">') < two.index('<div class="maps">')  # beside the image
-    assert one_verdict(attributions[1::2]) == "weak"
 
 
 def test_the_parts_of_a_score_stand_with_the_map_that_shares_it_out():

@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
-from tests.pages.shown import constant, macro, score_line
+from tests.pages.shown import constant, glance_table, macro, score_line
 from tests.pages.structure import Structure
-from vitrail.pages.trust import marks_words, score_axis, scored_words
+from vitrail.pages import AttributionView, TrustView
+from vitrail.pages.trust import score_axis, scored_words
 
 WIDTH, MARGIN = (constant("trust.html", name) for name in ("line_width", "line_margin"))
 
 
 def key_list(marks: list[tuple[str, str]]) -> str:
     return macro("trust.html", "key_list")(marks)
+
+
+def glance(*trusts: TrustView) -> str:
+    """The table of several maps, with what the marks on their lines are."""
+    map_of = AttributionView("m", "M", "7", 2.5, np.eye(2), False, True)
+    return glance_table([dataclasses.replace(map_of, trust=trust) for trust in trusts])
 
 
 def drawn(block: str, kind: str, name: str) -> list[float]:
@@ -60,7 +67,7 @@ def test_a_map_without_signal_has_a_fall_and_no_rank() -> None:
 
 def test_without_a_true_place_none_is_shown() -> None:
     trust = dataclasses.replace(samples.trust(), oracle=None)
-    block = score_line(trust) + key_list([*scored_words(trust), *marks_words([trust])])
+    block = score_line(trust) + key_list(scored_words(trust)) + glance(trust)
     assert 'class="oracle"' not in block
     assert 'class="oracle"' in score_line(samples.trust())
 
@@ -95,6 +102,6 @@ def test_several_lines_have_one_axis() -> None:
 
 def test_the_marks_are_named_once_for_several_lines() -> None:
     one, other = samples.trust(), dataclasses.replace(samples.trust(), oracle=None)
-    assert [kind for kind, _ in marks_words([other, one])] == ["map", "random", "oracle"]
-    assert [kind for kind, _ in marks_words([other])] == ["map", "random"]
-    assert key_list(marks_words([one])).count("<li>") == 3
+    keys = [re.search("(?s)<ul class=.key.>.*?</ul>", glance(*trusts)).group() for trusts in ([other, one], [other])]
+    assert [key.count("<li>") for key in keys] == [3, 2]
+    assert ['class="oracle"' in key for key in keys] == [True, False]

@@ -8,13 +8,11 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from tests.pages import samples
-from tests.pages.shown import constant, how_tested_list
+from tests.pages.shown import constant, how_tested_list, macro, shared_block
 from vitrail.pages import AttributionView
-from vitrail.pages.colour import common_top, fraction_range, value_range
+from vitrail.pages.colour import ColourRange, common_top, scaled, value_range
 from vitrail.pages.trust import (
     drop_words,
-    ends_words,
-    one_verdict,
     parts_words,
     rank_words,
     reach_of,
@@ -128,12 +126,10 @@ def test_what_all_maps_are_told_alike() -> None:
     other = dataclasses.replace(samples.trust("weak"), reason="it is dark", sentence="It is dark: weak.")
     assert shared_words([*attributions("weak", "weak"), dataclasses.replace(ATTRIBUTION, trust=other)]) == []
     assert shared_words(attributions("weak")) == shared_words([]) == []
-    assert one_verdict(attributions("weak", "weak")) == "weak"
-    assert (
-        one_verdict(attributions("weak", "supported"))
-        == one_verdict([dataclasses.replace(ATTRIBUTION, trust=None)])
-        == ""
-    )
+    for verdicts, is_one in ((("weak", "weak"), True), (("weak", "cannot tell"), False)):
+        block = shared_block(attributions(*verdicts))
+        assert (reason in block, "verdict-name" in block, "trusted weak" in block) == (True, is_one, is_one)
+    assert shared_block([dataclasses.replace(ATTRIBUTION, trust=None)]).strip() == ""
 
 
 def test_faithfulness_that_stand_together_have_as_many_decimals() -> None:
@@ -160,11 +156,17 @@ def test_the_reach_is_that_of_all_drops_that_are_told() -> None:
 
 def test_the_ends_of_a_scale() -> None:
     values = np.array([[0.0, 1.0], [3.0, 0.0]])
-    assert ends_words(value_range(values, False), False) == ("0", "", "3")
-    low, zero, high = ends_words(value_range(values, True), True)
+
+    def ends(shown: ColourRange, signed: bool) -> list[str]:
+        return re.findall("<span>(.*?)</span>", macro("maps.html", "ends")(shown, signed))
+
+    assert ends(value_range(values, False), False) == ["0", "", "3"]
+    low, zero, high = ends(value_range(values, True), True)
     assert (low.split()[0], zero, high.split()[0]) == ("−3", "0", "3")
-    assert ends_words(fraction_range(values, False, 0.75), False) == ("0", "", "75.0 %")
-    assert ends_words(fraction_range(values, False, 0.25), False) == ("0", "", "> 25.0 %")
+    low, _, high = ends(scaled(values, True, 0.75)[0], True)
+    assert (low.split()[0], high.split()[0]) == ("75.0", "75.0")
+    assert ends(scaled(values, False, 0.75)[0], False) == ["0", "", "75.0 %"]
+    assert ends(scaled(values, False, 0.25)[0], False) == ["0", "", "&gt; 25.0 %"]
 
 
 def test_a_map_that_looks_even_on_the_scale_of_several_says_where_it_does_not() -> None:
@@ -173,7 +175,7 @@ def test_a_map_that_looks_even_on_the_scale_of_several_says_where_it_does_not() 
     notes = []
     for values in (even, sharp):
         one = dataclasses.replace(ATTRIBUTION, values=values, signed=False)
-        shown, own = fraction_range(values, False, common), value_range(values, False)
+        shown, own = scaled(values, False, common)[0], value_range(values, False)
         notes.append(values_words(one, shown, own))
         assert "alone" not in values_words(one, own, own)
     assert ["alone" in each for each in notes] == [True, False]

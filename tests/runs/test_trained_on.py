@@ -20,6 +20,8 @@ from tests.training import tiny
 from vitrail.data import pack
 from vitrail.runs.data import CHANGED, TrainedOn
 from vitrail.tasks import Result
+from vitrail.tasks.task import wilson_interval
+from vitrail.text import percent
 from vitrail.training import prepared
 
 LEARNT, HELD_OUT = 54, 6  # of 60 photographs
@@ -122,8 +124,13 @@ def test_where_all_were_trained_on_the_figure_is_of_them_and_says_so() -> None:
     assert known(found) == (LEARNT, LEARNT)
     assert found.details["trained_on"]["accuracy"] == found.value
     assert found.notes
-    strange = replace(vitrail.load(run()), loaded_from="")
-    assert found.sentence != vitrail.evaluate(strange, str(photographs()), split="train").sentence
+    strange = vitrail.evaluate(replace(vitrail.load(run()), loaded_from=""), str(photographs()), split="train")
+    assert found.sentence != strange.sentence
+    assert (found.interval, found.details["interval"]) == (None, None), "none of other images can be told"
+    assert strange.interval == wilson_interval(round(found.value * LEARNT), LEARNT)
+    for end in (percent(end, 2) for end in strange.interval if 0 < end < 1):
+        assert [end in words for words in (strange.sentence, strange.about[1])] == [True, True]
+        assert [end in words for words in (found.sentence, *found.about)] == [False, False, False]
 
 
 def test_the_model_in_a_run_knows_them_and_one_without_a_run_does_not(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
     else:
         row = (one.name, one.view.predicted, "" if one.view.answer else percent(answer.top[0][1]))
         label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
-    said = [view.trust.sentence for view in views if view.trust is not None]
+    said = _plain_words(one) or [view.trust.sentence for view in views if view.trust is not None]
     if options.compare and one.view.drawn:
         print_line("")
     print_table([(*row, label, "" if one.view.drawn else said[0])], left=2, least=(max(names, key=len),))
@@ -260,6 +260,12 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
         _print_comparison(one)
     for sentence in [*([] if options.compare else said), *(parts_words(view) for view in views if view.parts)]:
         print_line(f"{one.name}: {sentence}")
+
+
+def _plain_words(one: ExplainedImage) -> list[str]:
+    """What the summary says of an image of which no map can be trusted; the page and JSON have the numbers."""
+    verdicts = set(one.verdicts)
+    return [f"{verdicts.pop()}: {' '.join(one.view.summary[1:])}"] if verdicts == {"cannot tell"} else []
 
 
 def _print_all(found: Report, model: Model, options: Explain) -> None:
@@ -304,5 +310,5 @@ def _print_comparison(one: ExplainedImage) -> None:
     print_table(rows, [head[column] for column in shown], left=3 if trusts else 2)
     if compared := tested_words(trusts):
         print_line(f"tested with {compared}; passes are forward passes of the image for a verdict")
-    for words in shared_words(views):
+    for words in _plain_words(one) or shared_words(views):
         print_line(words)

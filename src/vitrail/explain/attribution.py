@@ -31,7 +31,7 @@ from vitrail.model.model import Answer, Options
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 from vitrail.pages.colour import is_flat, overlay, png
-from vitrail.pages.render import NotebookMap, attribution_html
+from vitrail.pages.render import attribution_html
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
@@ -289,7 +289,7 @@ class Attribution:
         for image, notes in enumerate(self.notes):
             titles, values = self._titles(image), wide(self.values[image].detach()).cpu()
             maps = values[None] if values.dim() == 2 else values
-            shown += [NotebookMap(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
+            shown += [(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
         return attribution_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
 
     def _titles(self, image: int) -> list[str]:

@@ -94,7 +94,7 @@ class Chart:
         title: What is drawn; heading of the figure and its name for screen readers.
         epochs: Of each value.
         series: The lines that have any value; None where one cannot be drawn.
-        x: The axis of the epochs; as `y`, None where there is nothing to draw.
+        x: The axis of the epochs.
         y: The axis of the values.
         write: How a value is written.
     """
@@ -102,8 +102,8 @@ class Chart:
     title: str
     epochs: Numbers
     series: Sequence[Series]
-    x: Axis | None
-    y: Axis | None
+    x: Axis
+    y: Axis
     write: Callable[[float], str]
 
     def points(self, line: Series) -> list[tuple[int, float | int, float | int]]:
@@ -113,12 +113,10 @@ class Chart:
 
     def across(self, epoch: float | int) -> float:
         """Where an epoch lies: its distance from the left of the drawing."""
-        assert self.x is not None
         return LEFT + self.x.fraction(epoch) * (WIDTH - LEFT - RIGHT)
 
     def down(self, value: float | int) -> float:
         """Where a value lies: its distance from the top of the drawing."""
-        assert self.y is not None
         return HEIGHT - BOTTOM - self.y.fraction(value) * (HEIGHT - TOP - BOTTOM)
 
 
@@ -134,6 +132,6 @@ def line_chart(
             shown.append(Series(line.label, values))
             every += found
     if not every:
-        return Chart(title, epochs, (), None, None, write)
+        return Chart(title, epochs, (), Axis(0.0, 1.0), Axis(0.0, 1.0), write)
     y = log_axis(every) if log else linear_axis(every)
     return Chart(title, epochs, shown, linear_axis(epochs, whole=True), y, write)

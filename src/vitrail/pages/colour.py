@@ -62,11 +62,6 @@ class ColourRange:
     flat: bool
     rooted: bool = False
 
-    @property
-    def more(self) -> bool:
-        """Whether the last colour also stands for values beyond its own."""
-        return max(abs(self.smallest), abs(self.largest)) > self.high
-
     def place(self, values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         """Where values lie on the colour scale: 0 at its first colour, 1 at its last."""
         ends = np.array([self.low, self.high], np.float64)
@@ -76,9 +71,9 @@ class ColourRange:
 
     def ticks(self) -> list[tuple[float, float]]:
         """Fractions that the legend of a common scale names between its ends, and where each lies on it."""
-        found, before = list[tuple[float, float]](), float(self.place(np.array([0.0]))[0])
-        for fraction in TICKS:
-            place = float(self.place(np.array([fraction]))[0])
+        before, *places = self.place(np.array([0.0, *TICKS])).tolist()
+        found = list[tuple[float, float]]()
+        for fraction, place in zip(TICKS, places, strict=True):
             if before + APART <= place <= 1 - FROM_END:
                 found.append((fraction, place))
                 before = place
@@ -125,19 +120,16 @@ def common_top(maps: Sequence[Values]) -> float:
     return max(min(max(found), 2 * float(np.median(found))), even)
 
 
-def fraction_range(values: Values, signed: bool, top: float) -> ColourRange:
-    """The range of a map as fractions, coloured from 0 (for signs from -top) to a common top, by the square root."""
-    own = value_range(fractions(values), signed)
-    low = -top if signed else 0.0
-    flat = is_flat(values)  # and not of the fractions, which have more digits
-    return dataclasses.replace(own, low=low, high=top, flat=flat, rooted=True)
-
-
 def scaled(values: Values, signed: bool, top: float | None) -> tuple[ColourRange, Values]:
-    """What the colours of a map stand for, and the values that have them: fractions, where maps have a common top."""
+    """What the colours of a map stand for, and the values that have them.
+
+    Where maps have a common top these are fractions, coloured from 0 (for signs from -top) to it, by the square root.
+    """
     if top is None:
         return value_range(values, signed), values
-    return fraction_range(values, signed, top), fractions(values)
+    low, flat = -top if signed else 0.0, is_flat(values)  # and not of the fractions, which have more digits
+    parts = fractions(values)
+    return dataclasses.replace(value_range(parts, signed), low=low, high=top, flat=flat, rooted=True), parts
 
 
 def patch_colours(

@@ -17,11 +17,11 @@ import inspect
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -36,7 +36,7 @@ from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, MadeView, Rates, RunView
-from vitrail.text import finite, number, percent
+from vitrail.text import number, percent
 
 EVALUATION, EXPLANATION, SIMILAR = "evaluation", "explanation", "similar"  # by which a page is known again
 
@@ -83,7 +83,7 @@ def _finalize(value: object) -> str:
 
 @cache
 def template_environment() -> Environment:
-    """The templates of this folder, and what they may call by name: the functions of three files, and two of this."""
+    """The templates of this folder, and what they may call by name: the functions of three files, and three of this."""
     made = Environment(
         loader=PackageLoader("vitrail.pages"),
         autoescape=True,
@@ -95,7 +95,7 @@ def template_environment() -> Environment:
     )
     for module in (words, colour, trust):
         made.filters |= {name: each for name, each in vars(module).items() if inspect.isfunction(each)}
-    made.filters |= {"data_uri": data_uri, "small": small}
+    made.filters |= {"data_uri": data_uri, "small": small, "setting": setting}
     names = cast(dict[str, object], made.globals)  # jinja2 types them by those that it brings itself
     names |= {
         "scales": {"sequential": colour.SEQUENTIAL, "diverging": colour.DIVERGING},
@@ -202,32 +202,18 @@ def history_table(history: Sequence[Mapping], unit: str = "image") -> tuple[list
     columns = [key for key in (*_HISTORY, *others) if key in there]
     writers = _HISTORY | {key: (key.replace("_", " ").capitalize(), number) for key in others}
     names = [writers[key][0].format(unit=f"{unit}s".capitalize()) for key in columns]
-    return names, [[writers[key][1](finite(row.get(key))) for key in columns] for row in history]
+    return names, [[writers[key][1](row.get(key)) for key in columns] for row in history]
 
 
-def _leaves(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of nested settings with their dotted names."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _setting(value: object) -> str:
+def setting(value: object) -> str:
     """A setting as a person would write it in YAML."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(_setting, value)) if isinstance(value, (list, tuple)) else words.short_paths(value)
+    return ", ".join(map(setting, value)) if isinstance(value, (list, tuple)) else words.short_paths(value)
 
 
-def settings_rows(settings: Mapping) -> list[tuple[str, str]]:
-    """Nested settings, one dotted name a row, and its value in words; without those that are left empty."""
-    return [(name, _setting(value)) for name, value in _leaves(settings) if value not in (None, "", {}, [], ())]
-
-
-def _column(history: list[dict], key: str) -> list[float | None]:
-    return [finite(row.get(key)) for row in history]
+def _column(history: list[dict], key: str) -> list[float | int | None]:
+    return [row.get(key) for row in history]
 
 
 def _charts(run: RunView) -> list[Chart]:
@@ -263,13 +249,7 @@ def _charts(run: RunView) -> list[Chart]:
 
 def run_page(run: RunView) -> str:
     """The page of a run, in the order of a reader's questions: how good, how learnt, where it errs, how made."""
-    values = {
-        "run": run,
-        "charts": _charts(run),
-        "epochs": history_table(run.history, run.unit),
-        "settings": settings_rows(run.settings),
-        "environment": settings_rows(run.environment),
-    }
+    values = {"run": run, "charts": _charts(run), "epochs": history_table(run.history, run.unit)}
     return document("run.html", f"{words.short_paths(run.title)} · run", "run", values)
 
 
@@ -376,22 +356,10 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
 
 # ---- in a notebook
 
+# what a map is of, such as "image 0: class 3 (logit 8.21)", one number per patch, and its caveats
+NotebookMap = tuple[str, Float[np.ndarray, "rows columns"], Sequence[str]]
 MOST_MAPS = 12
 MOST_PATCHES = 8192  # in all maps; where there are more, fewer maps are shown
-
-
-class NotebookMap(NamedTuple):
-    """One map.
-
-    Args:
-        title: What it is of, such as "image 0: class 3 (logit 8.21)".
-        values: One number per patch.
-        notes: Its caveats.
-    """
-
-    title: str
-    values: Float[np.ndarray, "rows columns"]
-    notes: Sequence[str]
 
 
 def facts_html(heading: str, facts: Mapping[str, str]) -> str:
@@ -409,7 +377,7 @@ def attribution_html(heading: str, maps: Sequence[NotebookMap], signed: bool, cl
         signed: Whether the sign means for and against.
         class_specific: Whether another class would give other maps.
     """
-    patches = maps[0].values.size if maps else 1
+    patches = maps[0][1].size if maps else 1
     most = max(1, min(MOST_MAPS, MOST_PATCHES // max(1, patches)))
     macros: Any = template_environment().get_template("notebook.html").module
     return str(macros.attribution(heading, maps[:most], max(0, len(maps) - most), signed, class_specific))

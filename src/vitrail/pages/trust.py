@@ -11,8 +11,8 @@ import numpy as np
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import EVEN, ColourRange, fractions
-from vitrail.pages.views import AttributionView, ImageView, Sureness, TrustView
-from vitrail.text import capital, number, percent, plural
+from vitrail.pages.views import AttributionView, TrustView
+from vitrail.text import capital, number
 
 FLAT = 0.25  # of a scale that several maps share: a map that takes up less of it looks even
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
@@ -33,16 +33,6 @@ def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
 
 
 # ---- the values of a map
-
-
-def ends_words(shown: ColourRange, signed: bool) -> tuple[str, str, str]:
-    """What stands at the left end of a colour scale, in its middle and at its right end."""
-    low, high = number(shown.low, 3), number(shown.high, 3)
-    if shown.rooted:  # fractions
-        low, high = "0", f"{'> ' if shown.more else ''}{percent(shown.high)}"
-    if not signed:
-        return low, "", high
-    return f"{high if shown.rooted else low} against", "0", f"{high} for"
 
 
 def values_words(attribution: AttributionView, shown: ColourRange, own: ColourRange) -> str:
@@ -106,39 +96,9 @@ def drop_words(value: float | None, reach: float) -> str:
     return _fixed(value, _enough(reach, 4)) if math.isfinite(value) else number(value)
 
 
-def bump_words(explained: ImageView) -> str:
-    """What a bump in the middle does, which looks at nothing, beside the maps; empty where none was tested."""
-    bump, trusts = explained.beside.bump, [each for each in tests_of(explained.attributions) if each.score is not None]
-    if bump is None or not trusts:
-        return ""
-    reach = max(abs(bump), reach_of(trusts))
-    best = max(trusts, key=lambda trust: trust.score or 0.0)
-    low, high = best.interval or (best.score or 0.0,) * 2
-    does = "more than" if bump > high else "less than" if bump < low else "about as much as"
-    which = "this map" if len(trusts) == 1 else f"the best of {len(trusts)} maps"
-    by = [drop_words(value, reach) for value in (bump, best.score, best.random_mean)]
-    return (
-        f"A bump in the middle of the image, which looks at nothing, does {does} {which}: replacing parts in its order "
-        f"lowers the score by {by[0]}, in the order of the map by {by[1]}, of random maps by {by[2]}."
-    )
-
-
 def contrast_option(name: str) -> str:
     """What is typed to explain why a class is not this one."""
     return f"--contrast={shlex.quote(name)}" if name.startswith("-") else f"--contrast {shlex.quote(name)}"
-
-
-def sure_words(sure: Sureness) -> str:
-    """How often a model is right when it is this sure, in a sentence or two."""
-    low, high = (f"{100 * each:g} %" for each in (sure.low, sure.high))
-    which = (
-        f"on which the model was {low} to {high} sure"
-        if high != "100 %" or low != "0 %"
-        else "on which it was evaluated"
-    )
-    ends, right = " to ".join(map(percent, sure.interval)), percent(sure.right / sure.images)
-    images = f"Of the {plural(sure.images, f'{sure.split} image')} {which}"
-    return f"{images}, {number(sure.right)} were answered right: {right} (95 % interval {ends}). {sure.note}".strip()
 
 
 def rank_words(trust: TrustView) -> str:
@@ -180,43 +140,18 @@ def from_to(counts: Iterable[int]) -> str:
     return number(most) if fewest == most else f"{number(fewest)} to {number(most)}"
 
 
-def random_maps_words(trusts: Sequence[TrustView]) -> str:
-    """How many random maps there were: `24 random maps`, or `24 to 49 random maps`."""
-    counts = [trust.random_maps for trust in trusts]
-    return f"{from_to(counts)} random maps" if any(counts) else "random maps"
-
-
-def evidence_words(trust: TrustView) -> str:
+def evidence_words(p: float, surrogates: int, composites: int) -> str:
     """The p-value of evidence, what it is made of, and among which kind: the larger p-value of two counts."""
-    if trust.evidence is None:
-        return ""
-    for kind, count in (("surrogates", trust.surrogates), ("composites", trust.composites)):
-        k = trust.evidence * (count + 1) - 1
+    for kind, count in (("surrogates", surrogates), ("composites", composites)):
+        k = p * (count + 1) - 1
         if count and abs(k - round(k)) < 1e-6:
-            return f"{_p_words(trust.evidence, round(k), count)}: {round(k)} of {number(count)} {kind} reach this value"
-    return f"p-value {number(trust.evidence, 2)}"
+            return f"{p_words(p, round(k), count)}: {round(k)} of {number(count)} {kind} reach this value"
+    return f"p-value {number(p, 2)}"
 
 
-def faithful_words(trust: TrustView) -> str:
-    """The p-value of faithfulness, and what it is made of."""
-    if trust.faithful is None or trust.rank is None:
-        return ""
-    better, count = trust.rank - 1, trust.random_maps
-    as_good = f"{better} of {count} random maps of the same smoothness do as well"
-    return f"{_p_words(trust.faithful, better, count)}: {as_good}"
-
-
-def _p_words(p: float, k: int, n: int) -> str:
+def p_words(p: float, k: int, n: int) -> str:
+    """A p-value, and what it is made of."""
     return f"p-value ({k} + 1) / ({n} + 1) = {number(p, 2)}"
-
-
-def passes_words(trust: TrustView) -> str:
-    """How many forward passes of an image its verdict took, and for what: `175: 1 of the image as it is, ...`."""
-    masked = trust.passes - 1 - trust.surrogates
-    kinds = ["1 of the image as it is"]
-    kinds += [f"{trust.surrogates} of surrogates"] if trust.surrogates else []
-    kinds += [f"{masked} with masked patches, in the order of the map and of random maps"] if masked else []
-    return f"{trust.passes}: {', '.join(kinds)}" if len(kinds) > 1 else str(trust.passes)
 
 
 def tested_words(trusts: Sequence[TrustView]) -> str:
@@ -228,12 +163,6 @@ def tested_words(trusts: Sequence[TrustView]) -> str:
     }
     named = [f"{from_to(counts)} {kind}" for kind, counts in kinds.items() if any(counts)]
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
-
-
-def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
-    """What the marks on the lines of several maps are: (kind of mark, its words)."""
-    words = [("map", "the map"), ("random", f"{random_maps_words(trusts)} of the same smoothness")]
-    return [*words, ("oracle", "the true patches")] if any(trust.oracle is not None for trust in trusts) else words
 
 
 # ---- the verdicts of one map, and of several
@@ -258,18 +187,8 @@ def shared_words(attributions: Sequence[AttributionView]) -> list[str]:
     return [words for words in each[0] if all(words in others for others in each)] if len(each) > 1 else []
 
 
-def one_verdict(attributions: Sequence[AttributionView]) -> str:
-    """The verdict, where all tested maps of an image have the same; else empty."""
-    verdicts = {trust.verdict for trust in tests_of(attributions)}
-    return verdicts.pop() if len(verdicts) == 1 else ""
-
-
 def several_words(attributions: Sequence[AttributionView]) -> str:
     """Why one may not choose among several maps by their verdicts; empty where no two were tested."""
     tested = sum(bool(trust.random) for trust in tests_of(attributions))
-    if tested < 2:
-        return ""
-    return (
-        f"{tested} maps were tested. One random map in twenty passes the test by chance, so do not pick the map that "
-        "you like best."
-    )
+    warning = "One random map in twenty passes the test by chance, so do not pick the map that you like best."
+    return f"{tested} maps were tested. {warning}" if tested > 1 else ""

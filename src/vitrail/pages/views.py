@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 
 from vitrail.text import ShortRepr, percent
 
+RunState = Literal["running", "finished", "stopped", "untrained"]
 Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
 """What a map explains: a class, one rather than another, how alike two images are, a number, a generated token."""
@@ -186,20 +187,13 @@ class AttributionView(ShortRepr):
             overlay: The file with its overlay, where one was written.
         """
         areas = dict.fromkeys(each.name for each in fields(AreasView)) if self.areas is None else asdict(self.areas)
+        plain = ("method", "explains", "target", "contrast", "logit", "signed", "class_specific", "cost", "seconds")
         return {
-            "method": self.method,
-            "explains": self.explains,
-            "target": self.target,
-            "contrast": self.contrast,
-            "logit": self.logit,
-            "signed": self.signed,
-            "class_specific": self.class_specific,
+            **{name: getattr(self, name) for name in plain},
             "values": self.values.tolist() if self.values.size else None,
             "notes": list(self.notes),
             "parts": dict(self.parts) or None,
             "overlay": overlay,
-            "cost": self.cost,
-            "seconds": self.seconds,
             **areas,
             "trust": None if self.trust is None else self.trust.to_dict(),
         }
@@ -508,7 +502,7 @@ class RunView:
     """
 
     title: str
-    state: Literal["running", "finished", "stopped", "untrained"] = "running"
+    state: RunState = "running"
     badge: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     history: list[dict] = field(default_factory=list)

@@ -31,7 +31,7 @@ from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import processors
 from vitrail.tasks import Codec, Result, Task
-from vitrail.tasks.task import unit_of
+from vitrail.tasks.task import unit_of, without_interval
 from vitrail.text import percent, short_paths
 
 NOT_SEEN = (
@@ -233,7 +233,7 @@ def set_apart(others: Result | None, learnt: Result | None, split: str) -> Resul
     have = f"of {whole:,} {'' if split == ALL else f'{split} '}images have the content of images that were trained on"
     if others is None:
         notes = [f"All {have[3:]}: the figure says nothing about other images."]
-        result = replace(result, sentence=f"{result.sentence} (which were trained on)")
+        result = without_interval(replace(result, sentence=f"{result.sentence} (which were trained on)"))
     else:
         value = f"{result.metric.label} {result.metric.shown(learnt.value)}"
         notes = [f"{count:,} {have}: the figure is of the other {others.count:,}.", f"On these {count:,}: {value}."]

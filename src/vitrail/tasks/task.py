@@ -13,9 +13,10 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
 
 import importlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
@@ -474,6 +475,14 @@ def fraction_result(
         ),
         **rest,
     )
+
+
+def without_interval(result: Result) -> Result:
+    """A result of samples that were trained on: no interval speaks of others like these, so none is stated."""
+    stated = re.compile(r" \(95 % interval [^)]*\)|With 95 % confidence [^()]* \(Wilson interval\)\. ?")
+    sentence, done, likely = (stated.sub("", words) for words in (result.sentence, *result.about))
+    details = {name: None if name == "interval" else value for name, value in result.details.items()}
+    return replace(result, interval=None, details=details, sentence=sentence, about=(done, likely))
 
 
 def expect_codec(output: Codec, kind: type[Known], example: str) -> Known:

@@ -67,17 +67,16 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     if won is not None:
         chosen.found[TUNED] = {"split": split.split, **vars(won)}
         mark = " (on images that chose)" if chosen_words(split.split, chosen.halves) else ""
-        journal.log(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
+        prepared.listen(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
     prepared.seen.write(journal.folder.hashes)
     journal.name_unreadable(batches)
     result = mark_chosen(next(iter(results.values())), chosen.halves)
-    journal.note_once(*result.notes)
+    journal.note(*result.notes)
     if not (state.step or prepared.settings.fits_head):
         result = replace(result, notes=(*result.notes, NO_STEP))
     finished = Finished(journal.folder.path, model, result, elapsed(), weights_hash(model.network))
-    sides = None if won is None else compare_sides(chosen, results, won, prepared)
-    networks = {MODEL: model.network} if sides is None else chosen.networks
-    tests = give_verdicts(model, networks, split, prepared, verdicts, journal.log)
+    tests = give_verdicts(journal, model, {MODEL: model.network} if won is None else chosen.networks, verdicts)
+    sides = None if won is None else compare_sides(chosen, results, won, prepared, tests)
     _write(journal, chosen, finished, sides, tests)
     prepared.listen(finished)
     return finished
@@ -136,7 +135,7 @@ def choose_model(journal: Journal, state: State) -> Chosen:
     prepared, folder = journal.prepared, journal.folder
     settings, model = prepared.settings, prepared.model
     halves, (split, held_out) = prepared.halves, prepared.scored
-    log, found = journal.log, dict[str, Any]()
+    log, found = prepared.listen, dict[str, Any]()
     epochs = state.step / prepared.per_epoch
     facts = {**model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
     chooses = halves is not None and state.step > 0
@@ -180,14 +179,16 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
         if chosen.found["kept"] == TUNED:
             write_adapter(folder.adapter, state.averaged, settings.initial.source)
         else:
-            journal.log("no adapter is saved, since the model is the probe; --keep tuned would save one")
+            journal.prepared.listen("no adapter is saved, since the model is the probe; --keep tuned would save one")
     samples = 0 if settings.optimization.max_time else state.step * settings.optimization.batch_size
     model = with_composites(with_background(chosen.model), folder.path, samples)
     save(model, folder.model, network="" if is_known(model.network) else settings.own["network"])
     return model
 
 
-def compare_sides(chosen: Chosen, results: Mapping[str, Result], won: Gain, prepared: Prepared) -> SidesView:
+def compare_sides(
+    chosen: Chosen, results: Mapping[str, Result], won: Gain, prepared: Prepared, tests: Mapping[str, Report]
+) -> SidesView:
     """The comparison of probe and tuned network for the page."""
     before, after = results[PROBE], results[TUNED]
     samples = prepared.final[0].samples
@@ -215,6 +216,7 @@ def compare_sides(chosen: Chosen, results: Mapping[str, Result], won: Gain, prep
         won=pairs(after.errors < before.errors),
         lost=pairs(before.errors < after.errors),
         counts=(won.won, won.lost),
+        verdicts={name: one.rates[0].words for name, one in tests.items()},
     )
 
 
@@ -258,11 +260,9 @@ def _write(
     """The card, the page and, last, the evaluation."""
     result, folder = finished.evaluated, journal.folder
     write_file(folder.model / CARD, card_of(finished.model, result))
-    if sides and tests:
-        sides = replace(sides, verdicts={name: one.rates[0].words for name, one in tests.items()})
     of_model = tests.get(sides.kept if sides else MODEL)
     page = "untrained" if NO_STEP in result.notes else "finished"
-    write_page(journal, page, result, sides, chosen.words(result.split), of_model, finished.model)
+    write_page(journal, page, finished, sides, chosen.words(result.split), of_model)
     folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, finished.weights))
     evaluated = {**result.to_dict(), "calibration": result.calibration, "weights": finished.weights, **chosen.found}
     if tests:

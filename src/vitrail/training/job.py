@@ -83,7 +83,7 @@ class Job:
         Raises:
             UsageError: Its versions are others, or a finished run has lost it.
         """
-        log = self.journal.log
+        log = self.prepared.listen
         if not states(self.folder.resume):
             if self.folder.evaluation.is_file() and not self.settings.fits_head:  # its model would be replaced
                 problem = "is finished and its checkpoints are missing, so continuing would train it again"
@@ -118,7 +118,7 @@ class Job:
                 write_page(self.journal, "stopped", about=error.problem)
                 raise
         if state.step < self.schedule.end:
-            self.journal.log(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
+            self.prepared.listen(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
 
     def _plan_steps(self) -> None:
         """Set the schedule: the stored one, else what there is time for, else that of the settings; or a longer one."""
@@ -140,7 +140,7 @@ class Job:
         """Write the new settings of a finished run that continues, before the first step by them."""
         halves, patience = self.prepared.halves, self.optimization.patience
         if patience != former.optimization.patience:
-            self.journal.log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
+            self.prepared.listen(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
             before = "epochs before it were scored on all, and are not chosen from"
             self.journal.note(f"from step {step} on {halves.note}; {before}")
@@ -164,6 +164,7 @@ class Job:
         self.folder.write_json("env.json", environment_of_run())
         limited, halves = self.optimization.max_time > 0, self.prepared.halves
         more = [*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited]
+        self.journal.write_data()
         self.journal.note(*more)
         write_samples(self.folder, self.prepared.dataset)
         self.prepared.seen.write(self.folder.hashes)
@@ -239,7 +240,7 @@ class Job:
         self.sums = dict.fromkeys(SUMS, 0.0)
         model = replace(prepared.model, network=self.state.best_network)
         result = self.lead.evaluate(prepared.seen.trained, model, *prepared.scored)
-        self.journal.note_once(*result.notes[:1])  # the others have figures, which are others in every epoch
+        self.journal.note(*result.notes[:1])  # the others have figures, which are others in every epoch
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
@@ -265,7 +266,7 @@ class Job:
         loss = done.measures.get("label_loss", done.loss)  # the teacher's term has another scale
         if chance is not None and (words := stuck(loss, chance, fraction, rate, done.gradient_norm)):
             self.warned = True
-            self.journal.log(f"warning: {words}")
+            self.prepared.listen(f"warning: {words}")
 
     def _save(self, wait: bool = False) -> None:
         """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
@@ -276,7 +277,7 @@ class Job:
         copy = self.lead.copy_state(self.state)
         if not copy.apart and self.state.shards is None:
             words = f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved"
-            self.journal.log(words)
+            self.prepared.listen(words)
 
         def write() -> None:
             flush(self.folder.metrics)  # the state stores their length

@@ -6,9 +6,9 @@ they are supported are counted, in all and for each class; if there are two netw
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -26,14 +26,13 @@ from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.pages.render import run_page
-from vitrail.pages.views import RunView, SidesView
+from vitrail.pages.views import RunState, RunView, SidesView
 from vitrail.runs.evaluate import with_images
 from vitrail.runs.folder import RunFolder, clock
 from vitrail.runs.settings import Settings, image_config, settings_to_dict
-from vitrail.tasks import Result
 from vitrail.text import number
 from vitrail.training.configuration.resolve import open_readable
-from vitrail.training.events import Event, Listen, Started
+from vitrail.training.events import Event, Finished, Listen, Started
 from vitrail.training.lora import FACTORS
 from vitrail.training.optimizer import Schedule, parameter_rules, rates_words
 from vitrail.training.prepared import Prepared, shorten, unreadable_notes
@@ -42,8 +41,6 @@ MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
 MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
-
-RunState = Literal["running", "finished", "stopped", "untrained"]
 
 
 class Log:
@@ -86,29 +83,21 @@ class Journal:
     prepared: Prepared
     notes: list[str]
 
-    def log(self, sentence: str) -> None:
-        """Announce a line, which the listener of the run (`Log`) writes."""
-        self.prepared.listen(sentence)
-
     def note(self, *sentences: str) -> None:
-        """Keep sentences, and log them."""
-        self.notes.extend(sentences)
-        self.write_data()
-        for sentence in shorten(sentences):
-            self.log(sentence)
+        """Keep those that are new, and announce them, so that they are logged (`Log`)."""
+        if new := [sentence for sentence in sentences if sentence not in self.notes]:
+            self.notes.extend(new)
+            self.write_data()
+        for sentence in shorten(new):
+            self.prepared.listen(sentence)
 
     def write_data(self) -> None:
         """Write `data.json` with the notes so far."""
         self.folder.write_json("data.json", self.prepared.data_facts(self.notes))
 
-    def note_once(self, *sentences: str) -> None:
-        """Keep those that are new, and log them."""
-        if new := [sentence for sentence in sentences if sentence not in self.notes]:
-            self.note(*new)
-
     def name_unreadable(self, *sets: Batches) -> None:
         """Note each sample that cannot be read, once; too many of them end the run."""
-        self.note_once(*unreadable_notes(*(each.unreadable for each in sets)))
+        self.note(*unreadable_notes(*(each.unreadable for each in sets)))
         # they are other data then, for another run
         hint = other_out(self.folder.path, "when they are repaired or moved")
         for each in sets:
@@ -118,22 +107,20 @@ class Journal:
 def write_page(
     journal: Journal,
     state: RunState,
-    result: Result | None = None,
+    done: Finished | None = None,
     sides: SidesView | None = None,
     about: str = "",
     verdicts: Report | None = None,
-    final: Model | None = None,
 ) -> None:
     """Write `run.html`.
 
     Args:
         journal: Of the run.
         state: Of the run.
-        result: The final evaluation, if there is one.
+        done: The model with its evaluation, once there is one.
         sides: The comparison of probe and tuned network, if there are both.
         about: Sentences on the choice of the network that is the model, or on why there is none.
         verdicts: Of the model, if they were requested.
-        final: The model, once there is one.
     """
     folder, prepared = journal.folder, journal.prepared
     task, model, level = prepared.model.task, prepared.model, None
@@ -162,13 +149,13 @@ def write_page(
         verdicts=verdicts,
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
-        evaluation=None if result is None else with_images(result, model, prepared.final[0].samples),
+        evaluation=None if done is None else with_images(done.evaluated, model, prepared.final[0].samples),
         settings=settings,
         environment=read_json(folder.path / "env.json", other_out(folder.path)),
         notes=journal.notes,
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
         changed=prepared.settings.augmentation.words,
-        nothing=() if final is None else nothing_to_see(final),
+        nothing=() if done is None else nothing_to_see(done.model),
         unit=prepared.unit,
         about_probabilities=model.about,
     )
@@ -284,32 +271,25 @@ def verdict_facts(report: Report) -> dict[str, Any]:
 
 
 def give_verdicts(
-    model: Model,
-    networks: Mapping[str, nn.Module],
-    split: Split,
-    prepared: Prepared,
-    images: int | None,
-    notify: Callable[[str], None],
+    journal: Journal, model: Model, networks: Mapping[str, nn.Module], images: int | None
 ) -> dict[str, Report]:
-    """The verdicts of each network on the same images, by name; none if they are not wanted.
+    """The verdicts of each network on the same held-out images, by name; none if they are not wanted.
+
+    The log has a sentence on each network, or on why nothing was tested.
 
     Args:
+        journal: Of the run.
         model: Of the finished run.
         networks: By name: the model's, or the probe and the tuned network.
-        split: Held-out images.
-        prepared: The run.
         images: Their requested number; None decides by the time.
-        notify: Gets a sentence on each network, or on why nothing was tested.
     """
+    prepared, found = journal.prepared, dict[str, Report]()
     count, words = choose_count(prepared, images)
     if words:
-        notify(words)
-    if not count:
-        return {}
-    precision, found = prepared.settings.execution.precision, dict[str, Report]()
-    for name, network in networks.items():
-        report = verdicts_of(replace(model, network=network.eval()), split, count, precision)
-        if report is not None:
+        prepared.listen(words)
+    for name, network in networks.items() if count else ():
+        own, precision = replace(model, network=network.eval()), prepared.settings.execution.precision
+        if (report := verdicts_of(own, prepared.final[0], count, precision)) is not None:
             found[name] = report
-            notify(f"{name}: {report.rates[0].words}")
+            prepared.listen(f"{name}: {report.rates[0].words}")
     return found

@@ -1,6 +1,6 @@
 """The setup of a run: a new one from its request, a resumed one from what it stored.
 
-    new_run        Request -> Decided (`decide`) -> Prepared (`prepare_run`), with what is measured on it (`measure`)
+    new_run        Request -> Settings (`decide`) -> Prepared (`prepare_run`), with what is measured on it (`measure`)
     resume_run     config.yaml -> Settings, held against the request -> Prepared
 
 The same settings and data make the same initial weights.
@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,26 +49,6 @@ EACH = 25  # training images for each output, with which a probe can be fitted
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
-class Decided(NamedTuple):
-    """What a new run is, before anything of it is made; what is left is measured.
-
-    Attributes:
-        settings: With the usual learning rate, micro-batches and precision, where none are requested.
-        dataset: The data, opened.
-        task: What is learnt.
-        source: The model that the training starts from; None for random weights.
-        teacher: Of a student.
-        notes: One sentence for each choice.
-    """
-
-    settings: Settings
-    dataset: Dataset
-    task: Task
-    source: Model | None
-    teacher: Teacher | None
-    notes: tuple[str, ...]
-
-
 def new_run(request: Request, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; each is announced to `listen`.
 
@@ -81,8 +60,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     """
     notes = list[str]()
     note = partial(_note, listen, notes)
-    settings, dataset, task, source, teacher, choices = decide(request, listen)
-    note(*choices)
+    settings, dataset, task, source, teacher = decide(request, listen, note)
     device, network = torch.device(settings.execution.device), None
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     if source is not None:
@@ -100,12 +78,19 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     return replace(prepared, notes=tuple(notes), **found)
 
 
-def decide(request: Request, listen: Listen) -> Decided:
+def decide(
+    request: Request, listen: Listen, note: Note
+) -> tuple[Settings, Dataset, Task, Model | None, Teacher | None]:
     """Open the data and what the training starts from or learns from; make every choice, or refuse it.
 
     Args:
         request: With the content of its configuration file.
         listen: Gets the progress of `--init auto`.
+        note: Gets a sentence for each choice.
+
+    Returns:
+        The settings, with the usual learning rate, micro-batches and precision where none are requested, which are
+        measured later; the data and the task; the model that the training starts from, and the teacher, if there are.
     """
     refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
@@ -120,8 +105,8 @@ def decide(request: Request, listen: Listen) -> Decided:
     source, doubts = open_source(request, dataset.train.inputs)
     settings, choices = resolve(request, dataset, task, source)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
-    notes = *dataset.notes, *doubts, *choices, *rare_notes(dataset, task.column)
-    return Decided(settings, dataset, task, source, teacher, notes)
+    note(*dataset.notes, *doubts, *choices, *rare_notes(dataset, task.column))
+    return settings, dataset, task, source, teacher
 
 
 def measure(

@@ -4,6 +4,7 @@ A verdict takes a second or two, so one comparison is made once and many tests l
 something else than verdicts, it asks for none.
 """
 
+import html
 import json
 import re
 import shutil
@@ -109,8 +110,12 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
     assert [ended[name] for name in unknown] == [None] * len(unknown)
     assert all(whole[name] is not None for name in unknown)
     assert (ended["random_maps"], ended["surrogates"]) == (0, 0)
-    cli(*words[:-1])
-    page = (tmp_path / "p.html").read_text()
+    for more in ((), ("--compare",)):
+        shown, page = cli(*words[:-1], *more).out, (tmp_path / "p.html").read_text()
+        summary = html.unescape(re.search(r'<p class="plain">(.*?)</p>', page)[1]).replace("\u00a0", " ")
+        assert summary.partition(". ")[2] in shown, "the terminal has the words of the page's summary"
+        assert ended["sentence"] not in shown
+        assert ended["reason"] not in shown
     assert "--full" in page
     assert "nan" not in re.sub(r"<script.*?</script>|<style.*?</style>|data:[^\"]*", "", page, flags=re.S).lower()
 

@@ -238,11 +238,11 @@ def measure_drops(
             for every, some in zip((*found.areas, *found.random_areas), measured, strict=True):
                 every[images.cpu()] = some.to(every)
         _compare(found, passes, images.cpu())
-        found = replace(found, pictured=_picture(passes, images))
+        found = replace(found, pictured=picture(images, passes, _few(passes)))
     return found
 
 
-class _Passes(NamedTuple):
+class Passes(NamedTuple):
     """Images masked in the order of their maps, at each step under each fill, and in that of random maps."""
 
     some: MaskedImages
@@ -254,28 +254,20 @@ class _Passes(NamedTuple):
     random: Float[Tensor, "2 steps m b"]
 
 
-def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Passes:
+def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> Passes:
     """All passes of a map and of its first random maps, in one queue."""
     maps, own = some.random_maps(values, RANDOM_MAPS), some.masks(values[None])
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
     numbers = some.numbers_under(torch.cat([every, drawn], dim=1))
-    return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
+    return Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
 
 
-def _few(passes: _Passes) -> int:
+def _few(passes: Passes) -> int:
     """Of how many steps a sentence may speak, and a picture show one: those of up to a quarter of all patches."""
     return sum(step <= max(1, passes.values[0].numel() // 4) for step in passes.some.steps)
 
 
-def _picture(passes: _Passes, images: Int[Tensor, "b"]) -> Pictured:
-    """The pictures of a test, by the probability, where there is one."""
-    some, column = passes.some, 1 if passes.some.measure == "probability" else 0
-    masks, numbers = (passes.own_masks[:, 0], passes.random_masks), (passes.own[column], passes.random[column])
-    before = explained_number(some.logits, some.chosen, some.measure)
-    return picture(images, some.images, some.fills, masks, numbers, before, _few(passes))
-
-
-def _measure_areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _measure_areas(passes: Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Deletion and insertion of maps, then of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
 
     All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
@@ -304,7 +296,7 @@ def _measure_areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor,
     return deleted[0], inserted[0], deleted[1], inserted[1]
 
 
-def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
+def _compare(found: Drops, passes: Passes, at: Int[Tensor, "b"]) -> None:
     """Write down what became of tested images; of a map that exactly one random map equals, draw more random maps."""
     some, before = passes.some, passes.some.before
     own = before - passes.own[0]  # (fills, steps, b)

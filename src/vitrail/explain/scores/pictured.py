@@ -4,13 +4,16 @@ Nothing is computed anew for it. The step is one that replaces up to a quarter o
 random maps differ most; of the images that were made there, the one whose number lies nearest to the mean is shown.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.scores.perturb import composite
+from vitrail.explain.scores.perturb import composite, explained_number
+
+if TYPE_CHECKING:
+    from vitrail.explain.scores.faithfulness import Passes
 
 
 class Pictured(NamedTuple):
@@ -34,36 +37,29 @@ class Pictured(NamedTuple):
     half: Bool[Tensor, "s rows columns"]
 
 
-def picture(
-    of: Int[Tensor, " s"],
-    images: Float[Tensor, "s c h w"],
-    fills: Float[Tensor, "fills s c h w"],
-    masks: tuple[Bool[Tensor, "steps s rows columns"], Bool[Tensor, "steps m s rows columns"]],
-    numbers: tuple[Float[Tensor, "fills steps s"], Float[Tensor, "steps m s"]],
-    before: Float[Tensor, " s"],
-    few: int,
-) -> Pictured:
-    """Choose what is shown of a test.
+def picture(of: Int[Tensor, " s"], passes: "Passes", few: int) -> Pictured:
+    """Choose what is shown of a test: by the probability, where there is one. Random maps meet the fill of their step.
 
     Args:
         of: Which images these are.
-        images: As the network reads them.
-        fills: What stands in masked patches; random maps meet the fill of a step at that step.
-        masks: Of the maps, and of their random maps.
-        numbers: What became of the target's probability, or of its number: under each fill, and of each random map.
-        before: The same of the images as they are.
+        passes: Of these images.
         few: How many of the first steps may be shown.
     """
-    every, (own, random) = torch.arange(len(images), device=images.device), numbers
+    some, column = passes.some, 1 if passes.some.measure == "probability" else 0
+    images, masks, own, random = some.images, passes.own_masks[:, 0], passes.own[column], passes.random[column]
+    before, every = (
+        explained_number(some.logits, some.chosen, some.measure),
+        torch.arange(len(images), device=of.device),
+    )
     mean, chance = own.mean(dim=0), random.mean(dim=1)  # (steps, s)
     step = (chance - mean)[:few].nan_to_num().argmax(dim=0)
     fill = (own - mean)[:, step, every].abs().argmin(dim=0)
     which = (random - chance[:, None])[step, :, every].abs().argmin(dim=1)
-    shown = torch.stack([masks[0][step, every], masks[1][step, which, every]])
+    shown = torch.stack([masks[step, every], passes.random_masks[step, which, every]])
     patch = images.shape[2] // shown.shape[2], images.shape[3] // shown.shape[3]
-    made = composite(images, torch.stack([fills[fill, every], fills[step, every]]), shown, patch)
+    made = composite(images, some.fills[torch.stack([fill, step]), every], shown, patch)
     wanted = (before - mean)[step, every] / 2
-    half = masks[0][(before - mean >= wanted).int().argmax(dim=0), every] & (wanted > 0)[:, None, None]
+    half = masks[(before - mean >= wanted).int().argmax(dim=0), every] & (wanted > 0)[:, None, None]
     told = torch.stack([own[fill, step, every], random[step, which, every]])
     means = torch.stack([mean[step, every], chance[step, every]])
     return Pictured(*(each.cpu() for each in (of, shown, made, told, means, half)))
