@@ -215,6 +215,25 @@ def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...
     return letter, sides
 
 
+def parse_device(name: str) -> tuple[str, int]:
+    """The kind of a device such as cuda:1, and its number, 0 where none stands there; whether it is there, torch knows.
+
+    Raises:
+        UsageError: It is none of any machine.
+    """
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or bool(colon) != number.isdecimal():
+        raise UsageError(f"there is no device '{name}'; devices are cpu, cuda, cuda:1, mps", Hint({"device": "auto"}))
+    return kind, int(number or 0)
+
+
+def check_task(name: str, known: Collection[str]) -> None:
+    """Refuse a task that is none of those that are known; raises UsageError, which offers the nearest."""
+    if name not in ("auto", *known):
+        near, problem = nearest(name, known), f"there is no task '{name}'; the tasks are {', '.join(known)}"
+        raise UsageError(problem, Hint({"task": near}) if near else Hint(drop=["task"]))
+
+
 def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: Collection[str] = ()) -> None:
     """Hold the fields of a dataclass against their types: bool, int, float, a `Literal`, or a class; or None with it.
 

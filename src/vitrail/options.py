@@ -1,7 +1,7 @@
 """The options of a training run, in Python and on the command line; the recipe decides what they leave open.
 
-They stand in groups: `TITLE` heads a group in help texts. An option decides the setting of its name, in whichever
-section that stands, but for a few (`runs.settings`).
+They stand in groups: `TITLE` heads a group in help texts, and its docstring states what each option does. An option
+decides the setting of its name, in whichever section that stands, but for a few (`runs.settings`).
 
 Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """
@@ -16,7 +16,8 @@ from vitrail.errors import Hint, UsageError
 
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
-# tests/cli/test_flags.py compares the names in help texts with their tables, which are not imported here
+# tests/cli/test_flags.py compares these names and those in help texts with their tables, which are not imported here
+LEARNT = "classify", "sequences"  # the tasks
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "
@@ -36,96 +37,112 @@ _SCRATCH = {"scratch": "is for pretrained weights, and --init is missing"}
 
 
 def option(
-    help: str,
     default: Any = None,
+    *,
+    help: str = "",
     switch: tuple[str, str] | None = None,
-    metavar: str | None = None,
+    metavar: str = "",
     idle: Mapping[str, str] | None = None,
+    needs: str = "",
+    apart: str = "",
+    least: int | None = None,
+    example: str = "",
 ) -> Any:
-    """A field with a line of help, of which the command line makes an option.
+    """A field of which the command line makes an option, and what is to be known of it.
 
     Args:
-        help: What it does.
         default: Decides nothing.
+        help: What it does, where the docstring of the class does not state it.
         switch: Its words for False and True, if the setting that it decides is one of these.
-        metavar: What stands for its value in a help text; by its type when None.
+        metavar: What stands for its value in a help text; by its type when empty.
         idle: Where it has no effect: facts of a run (`training.configuration.refusals`), and why, in which other facts
             may stand by their names.
+        needs: Another option, or one of several, without which it has no effect, on the command line.
+        apart: Options that cannot stand beside it there.
+        least: The smallest whole number that it takes there; other numbers are above that, and finite.
+        example: What a hint types, instead of the usual word of `vitrail.cli.parse.EXAMPLES`.
     """
-    more = {} if metavar is None else {"metavar": metavar}
-    return field(default=default, metadata={"help": help, "switch": switch, "idle": idle or {}, **more})
+    shown = {"help": help, "metavar": metavar, "example": example}
+    rules = {"needs": needs, "apart": apart, "least": least}
+    return field(default=default, metadata={**shown, **rules, "switch": switch, "idle": idle or {}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """Where a network is computed; of most verbs."""
+    """Where a network is computed; of most verbs.
+
+    Attributes:
+        device: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.
+        threads: Number of CPU threads; default: chosen by the size of the work.
+        data_root: Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.
+    """
 
     TITLE: ClassVar[str] = "device, data and precision"
 
-    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
-    threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
-    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
+    device: str = "auto"
+    threads: int | None = None
+    data_root: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """What is learnt, from which data, and by which recipe."""
+    """What is learnt, from which data, and by which recipe.
+
+    Attributes:
+        task: The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.
+        split_seed: Seed of the choice of held-out images, where the data have no split of their own; default: 0.
+        bits: How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images.
+        unreadable: Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and
+            one image in any case.
+    """
 
     TITLE: ClassVar[str] = "task, recipe and data"
 
-    task: str = option(
-        "The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
-        "auto",
-        metavar="NAME",
-    )
+    task: str = option("auto", metavar="NAME")
     recipe: str = option(
-        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto", metavar="NAME"
+        "auto", help=f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", metavar="NAME"
     )
-    split_seed: int | None = option(
-        "Seed of the choice of held-out images, where the data have no split of their own; default: 0.",
-        idle={"split": "is for data without splits, but {data} has splits"},
-    )
-    bits: int | None = option(
-        "How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images.",
-        idle=_OF_IMAGES,
-    )
-    unreadable: float | None = option(
-        "Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and one "
-        "image in any case.",
-        idle=_OF_IMAGES,
-    )
+    split_seed: int | None = option(idle={"split": "is for data without splits, but {data} has splits"})
+    bits: int | None = option(idle=_OF_IMAGES)
+    unreadable: float | None = option(idle=_OF_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Size of a new network."""
+    """Size of a new network.
+
+    Attributes:
+        size: Network size and patch size in pixels, such as S/16 (Ti S B L H g).
+        image_size: Size that images are resized to, in pixels.
+        resize: How images of other proportions get that size: crop scales them to cover it and keeps the centre, squash
+            stretches them, pad fits them in; default: crop, or that of --init.
+    """
 
     TITLE: ClassVar[str] = "network"
 
     size: str | None = option(
-        "Network size and patch size in pixels, such as S/16 (Ti S B L H g).",
-        idle={"network": _PASSED, "init": "is for a new network, but --init {init} has its own size", **_FIXED},
+        idle={"network": _PASSED, "init": "is for a new network, but --init {init} has its own size", **_FIXED}
     )
-    image_size: int | tuple[int, int] | None = option(
-        "Size that images are resized to, in pixels.", metavar=SIDES, idle={"other_size": _PASSED, **_FIXED}
-    )
-    resize: Literal["crop", "squash", "pad"] | None = option(
-        "How images of other proportions get that size: crop scales them to cover it and keeps the centre, squash "
-        "stretches them, pad fits them in; default: crop, or that of --init.",
-        idle=_OF_IMAGES,
-    )
+    image_size: int | tuple[int, int] | None = option(metavar=SIDES, idle={"other_size": _PASSED, **_FIXED})
+    resize: Literal["crop", "squash", "pad"] | None = option(idle=_OF_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialOptions:
-    """Pretrained weights, and how much of them is trained."""
+    """Pretrained weights, and how much of them is trained.
+
+    Attributes:
+        init: Pretrained weights to start from: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run; auto
+            takes, among those in the local caches of the hubs, the weights whose features separate the training classes
+            best. A linear probe is evaluated and printed first; the recipe is fine-tune.
+        probe: With --init: train only the head, on features that are computed once.
+        lora: With --init: train only the head and LoRA adapters of this rank, such as 8, in attention; all else is
+            frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it.
+    """
 
     TITLE: ClassVar[str] = "pretrained weights to start from"
 
     init: str | None = option(
-        "Pretrained weights to start from: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run; auto "
-        "takes, among those in the local caches of the hubs, the weights whose features separate the training "
-        "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune.",
         metavar="WEIGHTS",
         idle={
             "fixed": "is for a ViT with one answer per image, which the task {task} does not have",
@@ -133,102 +150,86 @@ class InitialOptions:
             "student": "is not for a student, which starts from random weights",
         },
     )
-    probe: bool = option("With --init: train only the head, on features that are computed once.", False, idle=_SCRATCH)
-    lora: int | None = option(
-        "With --init: train only the head and LoRA adapters of this rank, such as 8, in attention; all else is "
-        "frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it.",
-        idle={**_SCRATCH, **_PROBED},
-    )
+    probe: bool = option(False, idle=_SCRATCH)
+    lora: int | None = option(idle={**_SCRATCH, **_PROBED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationOptions:
-    """How the weights move, and for how long."""
+    """How the weights move, and for how long.
+
+    Attributes:
+        epochs: Number of passes over the training samples; with --resume auto a larger number continues a finished run.
+        max_time: Time limit of the whole run, such as 90s, 10m or 1h30m: if not all steps fit, the run makes fewer,
+            with a learning rate schedule that ends with them. Their number is fixed after 20 steps; if the machine
+            becomes slower later, the run makes fewer still.
+        patience: Stop after this many epochs without improvement on the validation samples of the half select, and keep
+            the best network.
+        batch_size: Samples per optimizer step.
+        lr: Peak learning rate.
+        weight_decay: Weight decay of matrices (biases, norms, tokens and positions have none).
+        accumulate: Number of micro-batches per batch, to save memory; the result is that of the whole batch.
+    """
 
     TITLE: ClassVar[str] = "optimization"
 
-    epochs: int | None = option(
-        "Number of passes over the training samples; with --resume auto a larger number continues a finished run.",
-        idle=_PROBED,
-    )
-    max_time: str | None = option(
-        "Time limit of the whole run, such as 90s, 10m or 1h30m: if not all steps fit, the run makes fewer, with "
-        "a learning rate schedule that ends with them. Their number is fixed after 20 steps; if the machine "
-        "becomes slower later, the run makes fewer still.",
-        metavar="DURATION",
-    )
-    patience: int | None = option(
-        "Stop after this many epochs without improvement on the validation samples of the half select, and "
-        "keep the best network.",
-        idle=_PROBED,
-    )
-    batch_size: int | None = option("Samples per optimizer step.")
-    lr: float | None = option("Peak learning rate.", idle=_PROBED)
-    weight_decay: float | None = option("Weight decay of matrices (biases, norms, tokens and positions have none).")
-    accumulate: int | None = option(
-        "Number of micro-batches per batch, to save memory; the result is that of the whole batch."
-    )
+    epochs: int | None = option(idle=_PROBED)
+    max_time: str | None = option(metavar="DURATION")
+    patience: int | None = option(idle=_PROBED)
+    batch_size: int | None = None
+    lr: float | None = option(idle=_PROBED)
+    weight_decay: float | None = None
+    accumulate: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions(Computing):
-    """Device and speed."""
+    """Device and speed.
 
-    precision: Literal["auto", "fp32", "bf16"] = option(
-        "auto times bf16 and fp32 once, where bf16 can be faster, and uses the faster one.", "auto"
-    )
-    compile: Literal["auto", "on", "off"] = option(
-        "Whether to use torch.compile; auto uses it on CUDA, for runs that are long enough to gain from it.",
-        "auto",
-        switch=("off", "on"),
-    )
-    shard: bool = option(
-        "With --devices or torchrun: divide parameters, gradients and optimizer state among the processes "
-        "(fully_shard), for a network that is too large for one process; the result is that of one process, up to "
-        "rounding.",
-        False,
-    )
-    workers: int | None = option(
-        "Number of processes that decode image files (threads, if the data set fits in memory).",
-        idle={"read_once": "is for image files, and {data} has none"},
-    )
+    Attributes:
+        precision: auto times bf16 and fp32 once, where bf16 can be faster, and uses the faster one.
+        compile: Whether to use torch.compile; auto uses it on CUDA, for runs that are long enough to gain from it.
+        shard: With --devices or torchrun: divide parameters, gradients and optimizer state among the processes
+            (fully_shard), for a network that is too large for one process; the result is that of one process, up to
+            rounding.
+        workers: Number of processes that decode image files (threads, if the data set fits in memory).
+    """
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "on", "off"] = option("auto", switch=("off", "on"))
+    shard: bool = False
+    workers: int | None = option(idle={"read_once": "is for image files, and {data} has none"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The run as a whole."""
+    """The run as a whole.
+
+    Attributes:
+        config: The config.yaml of an earlier run, or part of one. It overrides the recipe; command-line options
+            override it.
+        seed: Seed of initial weights, order, augmentation and dropout; default: 0. The same bits also need the same
+            threads, precision and accumulate, which the run stores.
+        keep: Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the last;
+            with --patience the best) or probe; auto is best with --init or --patience, else tuned.
+        background: Save no background: no shuffled patches of training images, which a classifier otherwise contains
+            for tests of its explanations.
+        verdicts: Number of held-out images that are explained and tested at the end (with --init by the probe and by
+            the tuned network); default: 24 with --init if that is quick, else none.
+        resume: auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even
+            with other library versions, which may change the last bits; never refuses an existing folder.
+    """
 
     TITLE: ClassVar[str] = "run"
 
-    config: Path | None = option(
-        "The config.yaml of an earlier run, or part of one. It overrides the recipe; command-line options override it.",
-    )
-    seed: int | None = option(
-        "Seed of initial weights, order, augmentation and dropout; default: 0. The same bits also need the same "
-        "threads, precision and accumulate, which the run stores."
-    )
-    keep: Keep = option(
-        "Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the "
-        "last; with --patience the best) or probe; auto is best with --init or --patience, else tuned.",
-        "auto",
-        idle={"no_probe": _SCRATCH["scratch"], **_PROBED},
-    )
-    background: bool = option(
-        "Save no background: no shuffled patches of training images, which a classifier otherwise contains for "
-        "tests of its explanations.",
-        True,
-        idle={"unexplained": "is for explanations, and the task {task} has none"},
-    )
+    config: Path | None = None
+    seed: int | None = None
+    keep: Keep = option("auto", idle={"no_probe": _SCRATCH["scratch"], **_PROBED})
+    background: bool = option(True, idle={"unexplained": "is for explanations, and the task {task} has none"})
     verdicts: int | None = option(
-        "Number of held-out images that are explained and tested at the end (with --init by the probe and by the "
-        "tuned network); default: 24 with --init if that is quick, else none.",
-        idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE},
+        idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE}
     )
-    resume: Literal["auto", "never", "anyway"] = option(
-        "auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even "
-        "with other library versions, which may change the last bits; never refuses an existing folder.",
-        "never",
-    )
+    resume: Literal["auto", "never", "anyway"] = option("never", needs="out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,49 +239,40 @@ class TrainOptions(RunOptions, ExecutionOptions, OptimizationOptions, InitialOpt
 
 @dataclass(frozen=True, kw_only=True)
 class DistillOptions(TrainOptions):
-    """Options of a distillation; those of the student's training are inherited."""
+    """Options of a distillation; those of the student's training are inherited.
+
+    Attributes:
+        distillation: soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.
+        temperature: For soft distillation: the logits of teacher and student are divided by this number; default: 3.
+        alpha: Weight of the teacher's term in the loss, 0 to 1 (the term of the labels has the rest); default: 0.5.
+        distillation_token: Whether the student has a distillation token with a head of its own (DeiT); auto: yes, if it
+            has a class token. Without it, the class head learns from both labels and teacher.
+        cache: Whether to compute the teacher's predictions once per image and reuse them; auto does so if images are
+            not augmented. Otherwise the teacher sees each augmented image, like the student.
+        fit_head: Whether to fit a new head on the teacher's frozen features; auto does so if a network of another
+            library lacks a class, or if a teacher has no head.
+        teacher_weights: For a torchvision or timm teacher: pretrained (the default), random, or a file with its state
+            dict.
+        teacher_size: Side of the teacher's images in pixels; default: the teacher's own. They are the student's images,
+            resized, so enlarging them adds no detail; --image-size makes the images of both larger.
+    """
 
     TITLE: ClassVar[str] = "distillation"
 
-    recipe: str = option(RECIPE, "auto", metavar="NAME")
-    distillation: Literal["auto", "soft", "hard"] = option(
-        "soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.",
-        "auto",
-    )
+    recipe: str = option("auto", help=RECIPE, metavar="NAME")
+    distillation: Literal["auto", "soft", "hard"] = "auto"
     temperature: float | None = option(
-        "For soft distillation: the logits of teacher and student are divided by this number; default: 3.",
-        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"},
+        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"}
     )
-    alpha: float | None = option(
-        "Weight of the teacher's term in the loss, 0 to 1 (the term of the labels has the rest); default: 0.5."
-    )
-    distillation_token: Literal["auto", "yes", "no"] = option(
-        "Whether the student has a distillation token with a head of its own (DeiT); auto: yes, if it has a class "
-        "token. Without it, the class head learns from both labels and teacher.",
-        "auto",
-        switch=("no", "yes"),
-    )
-    cache: Literal["auto", "on", "off"] = option(
-        "Whether to compute the teacher's predictions once per image and reuse them; auto does so if images are "
-        "not augmented. Otherwise the teacher sees each augmented image, like the student.",
-        "auto",
-        switch=("off", "on"),
-    )
-    fit_head: Literal["auto", "always", "never"] = option(
-        "Whether to fit a new head on the teacher's frozen features; auto does so if a network of another library "
-        "lacks a class, or if a teacher has no head.",
-        "auto",
-        switch=("never", "always"),
-    )
+    alpha: float | None = None
+    distillation_token: Literal["auto", "yes", "no"] = option("auto", switch=("no", "yes"))
+    cache: Literal["auto", "on", "off"] = option("auto", switch=("off", "on"))
+    fit_head: Literal["auto", "always", "never"] = option("auto", switch=("never", "always"))
     teacher_weights: str | None = option(
-        "For a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict.",
         metavar="pretrained|random|FILE",
         idle={"brings": "is for torchvision and timm teachers, but {brings} has its own weights"},
     )
-    teacher_size: int | None = option(
-        "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "
-        "resized, so enlarging them adds no detail; --image-size makes the images of both larger."
-    )
+    teacher_size: int | None = None
 
 
 def parse_seconds(text: str) -> float:
@@ -299,4 +291,4 @@ def parse_seconds(text: str) -> float:
 
 def switch_of(name: str) -> tuple[str, str] | None:
     """The words of an option for a setting that is False or True; None for other options."""
-    return next((each.metadata["switch"] for each in fields(DistillOptions) if each.name == name), None)
+    return next((each.metadata.get("switch") for each in fields(DistillOptions) if each.name == name), None)

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, parse_device
 
 Answer = TypeVar("Answer")
 
@@ -102,10 +102,8 @@ def pick_device(name: str) -> torch.device:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, present in there.items() if present))
-    kind, _, number = name.partition(":")
-    counts = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": 1}
-    numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
-    if not there.get(kind, False) or not numbered:
+    kind, number = parse_device(name)
+    if not there[kind] or number >= (torch.cuda.device_count() if kind == "cuda" else 1):
         present = ", ".join(kind for kind, present in there.items() if present)
         raise UsageError(f"there is no device '{name}'; this machine has {present}", Hint({"device": "auto"}))
     return torch.device(name)

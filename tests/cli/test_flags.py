@@ -1,13 +1,14 @@
 """The flags of every verb are a promise: a change is made here first, on purpose."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
 from tests.cli.command import Cli
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
+from vitrail.cli.parse import options_of
+from vitrail.options import LEARNT
 from vitrail.tasks.task import trainable_tasks
 from vitrail.training.configuration.resolve import RECIPES
 
@@ -239,14 +240,15 @@ def listed(text: str) -> set[str]:
 
 def test_help_names_what_the_tables_hold_and_nothing_else() -> None:
     """These files import nothing heavy, so they cannot read the tables."""
-    help_of = {kind: {each.name: each.metadata.get("help", "") for each in fields(kind)} for kind in (Train, Distill)}
-    classes, texts = help_of[Train]["recipe"].split("For sequences")
+    helps = {kind: {name: option.help for name, option in options_of(kind).items()} for kind in (Train, Distill)}
+    classes, texts = helps[Train]["recipe"].split("For sequences")
     kinds = {name: recipe.kind for name, recipe in RECIPES.items()}
     assert listed(classes) == {name for name, kind in kinds.items() if kind == "ViT"}
     assert listed(texts) == kinds.keys() - listed(classes)
-    assert listed(help_of[Distill]["recipe"]) == listed(classes)
-    tasks = re.findall(r"([\w-]+) \(a column (\w+)\)", help_of[Train]["task"])
+    assert listed(helps[Distill]["recipe"]) == listed(classes)
+    tasks = re.findall(r"([\w-]+) \(a column (\w+)\)", helps[Train]["task"])
     assert set(tasks) == {(task.name, task.column) for task in trainable_tasks().values()}
+    assert trainable_tasks().keys() == {*LEARNT}
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])

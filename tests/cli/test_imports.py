@@ -53,7 +53,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
     "predict": (43, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (103, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
+    "explain": (99, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
     "evaluate": (75, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
@@ -71,10 +71,17 @@ WORDS = {  # what each verb is told that is there, and is not
     "doctor": ["nosuch", "HERE --class-names nosuch.txt"],
 }
 OPTIONS = {  # and values that are none
-    "train digits": ["--config nosuch.yaml", "--init nosuch", "--max-time soon", "--size Q/4", "--epochs 0", "--top 3"],
+    "train digits": [
+        *("--config nosuch.yaml", "--init nosuch", "--max-time soon", "--size Q/4", "--epochs 0", "--top 3"),
+        *("--recipe nosuch", "--recipe sort-digits", "--task nosuch", "--device nosuch"),
+    ],
+    "train sort-digits": ["--recipe digits"],
+    "train mnist": ["--data-root ./nosuch"],
     "distill digits --teacher torchvision:resnet18": ["--student Q/4", "--batch-size 0", "--alpha many"],
     "predict HERE digits": ["--threads 0", "--top 0", "--top some", "--beam 0", "--ray local"],
     "explain HERE digits": ["--method nosuch", "--compare --methods rollout,nosuch", "--count 0", "--precision half"],
+    "evaluate HERE mnist": ["--data-root ./nosuch", "--device 0"],
+    "embed HERE mnist --out f.npz": ["--data-root ./nosuch"],
     "evaluate HERE": ["--neighbours 0", "--class-names nosuch.txt", "--image-size wide"],
 }
 

@@ -29,7 +29,6 @@ from vitrail.pages.render import SIMILAR, page_place
 
 def run_pack(options: Data, command: str) -> int:
     """Write the shards, and print what is in them."""
-    assert options.out is not None
     began = time.perf_counter()
     try:
         with progress_bar("packing") as progress:
@@ -67,7 +66,6 @@ def run_pack(options: Data, command: str) -> int:
 def run_embed(options: Embed, command: str) -> int:
     """Write the file of features, and print what is in it."""
     out = options.out
-    assert out is not None
     check_ending(out)
     model = load_model(options.run, options, LARGE_BATCH, [options.data])
     cluster = cluster_of(options, model)

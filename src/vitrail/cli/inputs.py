@@ -75,9 +75,8 @@ def load_options(options: WeightsOptions) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
     found, bits = assumptions_of(options), options.bits
     check_option("bits", bits, bits in (None, *DEPTHS), f"one of {', '.join(map(str, DEPTHS))}", 12)
-    if options.image_size is not None:
-        found["image_size"] = options.image_size
-    return found | {name: value for name in ("channels", "bits") if (value := getattr(options, name)) is not None}
+    names = "image_size", "channels", "bits"
+    return found | {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def assumptions_of(options: Assumptions) -> dict[str, Any]:

@@ -17,20 +17,22 @@ from typing import Any, NamedTuple
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
 from vitrail.cli.parse import DASHES, command_of, guesses, parse
-from vitrail.data.sources import check_data, check_images, check_path
+from vitrail.data.sources import check_data, check_images, check_path, files_of, format_of
 from vitrail.errors import (
     INTERRUPTED,
     UsageError,
     VitrailError,
     check_count,
+    check_task,
     located,
     nearest,
     out_of_memory,
+    parse_device,
     parse_size,
     worker_ended,
 )
 from vitrail.io import once
-from vitrail.options import parse_seconds
+from vitrail.options import LEARNT, parse_seconds
 from vitrail.weights.places import check_model, is_foreign
 
 
@@ -89,32 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = run(words)
         sys.stdout.flush()
-    except VitrailError as error:
-        verb = VERBS.get(words[0]) if words else None
-        hint = str(error.hint) if verb is None else command_of(error.hint, verb.options, words[0], words[1:])
-        code = _complain(error.problem, hint, error.exit_code, debug)
-    except KeyboardInterrupt:
-        code = _interrupted(given, debug)
     except BrokenPipeError:  # the reader of our output has left, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        hint = "check that the path exists, that you may write there, and that there is free space"
-        if error.errno == errno.EFBIG:
-            hint = f"the same command again  # {once(error)}"
-        code = _complain(f"{what}{error.strerror or error}", hint, 1, debug)
-    except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
-            sys.exit(_interrupted(given, debug))
-        if isinstance(error, RuntimeError) and (ended := worker_ended(error)) is not None:
-            sys.exit(_complain(ended.problem, str(ended.hint), ended.exit_code, debug))
-        if out_of_memory(error):
-            problem = f"no memory is left ({error})" if str(error) else "no memory is left"
-            sys.exit(_complain(problem, "the same command with --threads 1, or where more memory is free", 1, debug))
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        hint = "the same command with --debug, and report its output" if not debug else "report the lines above"
-        code = _complain(f"vitrail failed unexpectedly: {text}", hint, 1, debug)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        code = _complain(error, words, debug)
     sys.exit(code)
 
 
@@ -124,7 +107,7 @@ def _leave(number: int, frame: object) -> None:
     An exception would come up in torch's C++, which aborts the process, or where somebody passes it over.
     """
     if _is_first():
-        _interrupted(sys.argv[1:], debug=False)
+        _complain(KeyboardInterrupt(), sys.argv[1:])
     os._exit(INTERRUPTED)
 
 
@@ -133,9 +116,30 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _interrupted(given: list[str], debug: bool) -> int:
-    more = "; with --out RUN --resume auto a run continues" if given[:1] in (["train"], ["distill"]) else ""
-    return _complain("interrupted", f"the same command again{more}", INTERRUPTED, debug)
+def _complain(error: BaseException, words: Sequence[str], debug: bool = False) -> int:
+    """Two lines on stderr, whatever the texts hold; the exit code."""
+    ended = worker_ended(error) if isinstance(error, RuntimeError) else None
+    error, code = ended or error, 1
+    if isinstance(error, VitrailError):
+        verb, problem, code = VERBS.get(words[0]) if words else None, error.problem, error.exit_code
+        hint = str(error.hint) if verb is None else command_of(error.hint, verb.options, words[0], words[1:])
+    elif isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):  # of an import
+        more = "; with --out RUN --resume auto a run continues" if words and words[0] in ("train", "distill") else ""
+        problem, hint, code = "interrupted", f"the same command again{more}", INTERRUPTED
+    elif isinstance(error, OSError):
+        problem = f"{error.filename}: " * bool(error.filename) + str(error.strerror or error)
+        hint = "check that the path exists, that you may write there, and that there is free space"
+        if error.errno == errno.EFBIG:
+            hint = f"the same command again  # {once(error)}"
+    elif out_of_memory(error):
+        problem = f"no memory is left ({error})" if str(error) else "no memory is left"
+        hint = "the same command with --threads 1, or where more memory is free"
+    else:
+        problem = f"vitrail failed unexpectedly: {type(error).__name__}: {error}"
+        hint = "report the lines above" if debug else "the same command with --debug, and report its output"
+    for line in (f"vitrail: {problem}", f"try: {hint}"):
+        warn(" ".join(line.split()))
+    return code
 
 
 def run(arguments: list[str]) -> int:
@@ -187,26 +191,38 @@ def _before_torch(given: Sequence[str]) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
-def _complain(problem: str, hint: str, code: int, debug: bool) -> int:
-    """Two lines on stderr, whatever the texts hold."""
-    if debug:
-        traceback.print_exc()
-    warn(f"vitrail: {' '.join(problem.split())}")
-    warn(f"try: {' '.join(hint.split())}")
-    return code
-
-
 # ---- what is refused before a verb and torch are imported
 
 
 def check_methods(names: str, option: str) -> None:
     """Refuse a method that there is not; one of a person's own is imported later."""
-    from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS, method_of
+    from vitrail.explain.methods.table import ALL, METHODS, METHODS_OF_TEXTS, USUAL, method_of
 
     typed = [name.strip() for name in names.split(",")]
     for name in typed:
-        if name not in {"", "all", *METHODS, *METHODS_OF_TEXTS} and ":" not in name:
+        if name not in {"", ALL, USUAL, *METHODS, *METHODS_OF_TEXTS} and ":" not in name:
             method_of(name, option, typed)
+
+
+def check_recipe(options: Any, name: str) -> None:
+    """Refuse a recipe that there is not, or that is for something else, where the data are known by their name."""
+    row, alone = format_of(options.data), options.config is None and options.task == "auto"
+    if name not in ("auto", "custom") and alone and row is not None and (row.recipe or row.sorts):
+        from vitrail.training.configuration.recipes import fitting_recipes, recipe_rows
+
+        kind = recipe_rows()[row.recipe]["network"]["kind"] if row.recipe else "ViT"
+        data = options.data if row.is_set else str(Path(options.data).expanduser().resolve())
+        fitting_recipes(name, data, [kind], options.init is not None)
+
+
+def check_data_root(options: Any, root: Path) -> None:
+    """Refuse a folder of named sets that is not there, where one of them is read."""
+    from vitrail.data.roots import check_folder
+
+    named = (getattr(options, name, ()) for name in NAMES)
+    for word in (word for words in named for word in ([words] if isinstance(words, str) else words)):
+        if known := files_of(word):
+            check_folder(known, root)
 
 
 def check_network(size: str) -> None:
@@ -218,6 +234,7 @@ def check_network(size: str) -> None:
         parse_size(size, LETTERS)
 
 
+NAMES = "data", "inputs", "images"  # options that name data
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
 USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
 CHECKS: dict[str, Callable[[Any], object]] = {
@@ -230,6 +247,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     **dict.fromkeys(("inputs", "images", "similar_to", "background"), check_images),
     **{name: partial(check_methods, option=name) for name in ("method", "methods")},
     **dict.fromkeys(("size", "student"), check_network),
+    "device": lambda name: name == "auto" or parse_device(name),
+    "task": partial(check_task, known=LEARNT),
     "max_time": parse_seconds,
     "top": lambda top: top == "all" or check_count("top", top, 3),
 }
@@ -245,15 +264,20 @@ def refuse_at_once(options: Any) -> None:
     if getattr(options, "print_launch", None):  # for machines elsewhere
         return
     resumes = getattr(options, "resume", "never") != "never"  # which needs nothing of what the run started from
-    data: Any = check_data if isinstance(options, args.Launch | args.Data) else check_images
-    for name, check in {**CHECKS, "data": data}.items():
+    of_several: dict[str, Callable[[Any], object]] = {
+        "data": check_data if isinstance(options, args.Launch | args.Data) else check_images,
+        "recipe": partial(check_recipe, options),
+        "data_root": partial(check_data_root, options),
+    }
+    for name, check in (CHECKS | of_several).items():
         value: Any = getattr(options, name, None)
-        if not isinstance(value, bool) and (value or value == 0) and not (resumes and name in ("init", "teacher")):
-            try:
-                check(value)
-            except VitrailError:
-                if name not in ("data", "inputs", "images") or not _has_reader(options):
-                    raise
+        if isinstance(value, bool) or not (value or value == 0) or (resumes and name in ("init", "teacher", "recipe")):
+            continue
+        try:
+            check(value)
+        except VitrailError:
+            if name not in (*NAMES, "data_root") or not _has_reader(options):
+                raise
 
 
 def _has_reader(options: Any) -> bool:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import DataError, counted
@@ -71,9 +72,8 @@ def print_table(
     from rich.cells import cell_len
 
     cells = [[one_line(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
-    columns = max((len(row) for row in cells), default=0)
-    known = [*cells, [one_line(cell) for cell in least]]
-    widths = [max((cell_len(row[i]) for row in known if i < len(row)), default=0) for i in range(columns)]
+    known = zip_longest(*cells, map(one_line, least), fillvalue="")
+    widths = [max(map(cell_len, column)) for column in known]
     for row in cells:
         blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
         line = [

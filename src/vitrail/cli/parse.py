@@ -11,20 +11,21 @@ The fields come from `vitrail.cli.args`; the type of a field decides how a word 
                                            may be repeated, with another name
 
 Of any other option that is repeated the last value counts. Options of a base class with a `TITLE` stand below it in a
-help text. What does not go together is refused by the tables of `Rules`, before a verb is imported. The hint of an
-error becomes the whole corrected command: `command_of`, for the errors of all verbs.
+help text. What does not go together is refused by what fields state (`vitrail.options.option`), before a verb is
+imported. The hint of an error becomes the whole corrected command: `command_of`, for the errors of all verbs.
 """
 
 import argparse
+import inspect
 import math
 import mimetypes
 import re
 import shlex
 import textwrap
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache, reduce
 from importlib.resources import files
 from operator import or_
@@ -44,9 +45,17 @@ _MOST = 8  # files in the command of a hint; of more, the first
 _HELP = "-h", "--help"
 
 
-def positional(help: str, default: Any = MISSING) -> Any:
-    """A name without an option; it is required where it has no default."""
-    return field(default=default, metadata={"help": help, "positional": True})
+def positional(default: Any = MISSING, *, help: str = "", example: str = "", unless: str = "") -> Any:
+    """A name without an option.
+
+    Args:
+        default: It is required where there is none.
+        help: What it names, where the docstring of the class does not state it.
+        example: What a hint types, instead of the usual word of `EXAMPLES`.
+        unless: It is required, but for the option of this name.
+    """
+    stated = {"help": help, "positional": True, "example": example, "unless": unless}
+    return field(default=default, metadata=stated)
 
 
 def hidden(instead: str, default: Any = None) -> Any:
@@ -54,8 +63,8 @@ def hidden(instead: str, default: Any = None) -> Any:
     return field(default=default, metadata={"instead": instead})
 
 
-# What a hint types for an option of a name; a verb's `Rules` may have others
-EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg", "action": "pack"}
+# What a hint types for an option of a name, where its field states nothing else
+EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg"}
 EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors", "ray": "local"}
 EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256}
 
@@ -71,105 +80,66 @@ def guesses(kind: str) -> dict[str, str]:
     return {word: meaning for meaning, words in table.items() for word in words.split()}
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a verb refuses, in tables by the names of its options; `RULES` of its dataclass.
-
-    Attributes:
-        required: What must be there.
-        needs: What has no effect without another option, and that one.
-        unless: Of what is required or needs another option, the option with which that is not so.
-        least: The smallest number that an option takes.
-        positive: Numbers that must be above 0 and finite.
-        apart: Pairs of options of which the second would silence the first.
-        examples: Values that hints type, where they are others than those of `EXAMPLES`.
-    """
-
-    required: Sequence[str] = ()
-    needs: Mapping[str, str] = field(default_factory=dict)
-    unless: Mapping[str, str] = field(default_factory=dict)
-    least: Mapping[str, int] = field(default_factory=dict)
-    positive: Sequence[str] = ()
-    apart: Sequence[tuple[str, str]] = ()
-    examples: Mapping[str, Any] = field(default_factory=dict)
-
-    def hint(self, *names: str) -> Hint:
-        """To type these options."""
-        return Hint({name: {**EXAMPLES, **self.examples}.get(name, True) for name in names})
-
-
-@dataclass(frozen=True)
 class _Option:
-    """One field of the dataclass, as an option or a name.
+    """One field of the dataclass of a verb, as an option or a name.
 
     Attributes:
-        field: The field.
-        kind: Its annotation, without None.
+        name: Of the field.
+        default: Of the field; MISSING where it has none.
+        stated: What else the field states, by its name; None where it does not.
+        help: What it does.
+        kind: Its annotation, without None: what is left out, no word says.
+        choices: The only words that are taken; all where empty.
+        many: Whether each of several words is a value.
+        positional: Whether it is a name without an option.
+        hidden: What to try instead of an option that is not the verb's; None for one that is.
+        required: Whether it must be there.
+        flag: Such as `--batch-size`; the name in capitals where there is no option.
+        example: What a hint types.
+        metavar: What stands for its value in a help text.
+        wanted: What a word must be.
+        more: What further words of its value look like, if there may be some: numbers, or NAME=VALUE.
     """
 
-    field: Field[Any]
-    kind: Any
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The only words that are taken; all where empty."""
-        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
-
-    @property
-    def flag(self) -> str:
-        """Such as `--batch-size`; the name in capitals where there is no option."""
-        name, no = self.field.name.replace("_", "-"), "no-" if self.field.default is True else ""
-        return name.upper() if self.positional else f"--{no}{name}"
-
-    @property
-    def positional(self) -> bool:
-        return "positional" in self.field.metadata
-
-    @property
-    def hidden(self) -> str | None:
-        return self.field.metadata.get("instead")
-
-    @property
-    def many(self) -> bool:
-        return self.field.default == ()
-
-    @property
-    def metavar(self) -> str:
-        """What stands for its value in a help text."""
-        words = f"{{{','.join(self.choices)}}}" if self.choices else self.field.name.upper()
-        return self.field.metadata.get("metavar", _KINDS.get(self.kind, (words, ""))[0])
-
-    @property
-    def wanted(self) -> str:
-        """What a word must be."""
-        return " or ".join(self.choices) or self.field.metadata.get("metavar", _KINDS.get(self.kind, ("", "a name"))[1])
-
-    @property
-    def more(self) -> str:
-        """What further words of its value look like, if there may be some: numbers, or NAME=VALUE."""
+    def __init__(self, field: Field[Any], hint: Any, help: str) -> None:
+        self.name, self.default, self.stated = field.name, field.default, field.metadata.get
+        self.help = self.stated("help") or help
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        self.kind = reduce(or_, parts) if get_origin(hint) is UnionType else hint
+        self.choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        self.many = self.kind == tuple[str, ...]
+        self.positional, self.hidden = bool(self.stated("positional")), self.stated("instead")
+        self.required = self.default is MISSING or bool(self.stated("unless"))
+        dashed, no = self.name.replace("_", "-"), "no-" if self.default is True else ""
+        self.flag = dashed.upper() if self.positional else f"--{no}{dashed}"
+        self.example = self.stated("example") or EXAMPLES.get(self.name) or (self.choices or (True,))[0]
+        words = f"{{{','.join(self.choices)}}}" if self.choices else self.name.upper()
+        shown, named = _KINDS.get(self.kind, (words, "a name"))
+        self.metavar = self.stated("metavar") or shown
+        self.wanted = " or ".join(self.choices) or self.stated("metavar") or named
         series = any(get_origin(kind) is tuple for kind in (self.kind, *get_args(self.kind))) and not self.many
-        return _NUMBER if series else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
+        self.more = _NUMBER if series else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
 
-    def read(self, verb: str, word: str, words: Sequence[str]) -> Any:
-        """The value of one of the words.
+    def read(self, word: str, wanted: str) -> Any:
+        """The value of a word.
+
+        Args:
+            word: As it was typed.
+            wanted: What to try where nothing is like it.
 
         Raises:
             UsageError: The word is of another kind.
         """
         if self.kind is bool:
-            return self.field.default is not True
+            return self.default is not True
         if self.kind is str:
             return word
         with suppress(ValueError):
             if word:
                 return parse_word(self.kind, word)
-        guess, hint = nearest(word, self.choices), f"vitrail {verb} --help"
-        if self.positional and not guess:
-            gone = {*self.choices, word} if any(Path(each).exists() for each in {*words} - {word}) else {*self.choices}
-            others = [each for each in words if each not in gone or Path(each).exists()]
-            hint = shlex.join(["vitrail", verb, self.choices[0], *others])
+        guess = nearest(word, self.choices)
         problem = f"{self.flag} must be {self.wanted}, got '{word}'"
-        raise UsageError(problem, Hint({self.field.name: guess}) if guess else hint)
+        raise UsageError(problem, Hint({self.name: guess}) if guess else wanted)
 
     def takes(self, word: str) -> bool:
         """Whether a word may well be its value: no number is meant as a path, and no photograph as a device."""
@@ -177,14 +147,14 @@ class _Option:
             return word in (self.choices or (word,))
         if self.kind in (str, Path):
             is_number = self.kind is Path and re.fullmatch(_NUMBER, word)
-            return not is_number and (self.positional or bool(re.fullmatch(_FORMS.get(self.field.name, ".*"), word)))
+            return not is_number and (self.positional or bool(re.fullmatch(_FORMS.get(self.name, ".*"), word)))
         return bool(re.fullmatch(r"[+-]?\d+", word) if self.kind is int else re.match(r"[(\[]?[+-]?\.?\d", word))
 
     def meant(self, word: str) -> dict[str, Any]:
         """What it sets with this word, for a hint."""
         name, equals, value = word.partition("=")
         inner = {name: value} if self.many and equals else word
-        return {self.field.name: self.field.default is not True if self.kind is bool else inner}
+        return {self.name: self.default is not True if self.kind is bool else inner}
 
     def typed(self, words: Sequence[str]) -> list[str]:
         """With these values, as it stands on a command line."""
@@ -193,13 +163,19 @@ class _Option:
         return [each for word in words for each in ((self.flag,) if self.kind is bool else (self.flag, word))]
 
 
-def _options(kind: type) -> dict[str, _Option]:
+def options_of(kind: type) -> dict[str, _Option]:
     """All options of a verb by the names of their fields, also those that are hidden."""
-    hints, found = get_type_hints(kind), dict[str, _Option]()
-    for each in fields(kind):
-        hint = hints[each.name]
-        inner = [part for part in get_args(hint) if part is not NoneType]  # what is left out, no word says
-        found[each.name] = _Option(each, reduce(or_, inner) if get_origin(hint) is UnionType else hint)
+    hints, helps = get_type_hints(kind), _help_of(kind)
+    return {each.name: _Option(each, hints[each.name], helps.get(each.name, "")) for each in fields(kind)}
+
+
+def _help_of(kind: type) -> dict[str, str]:
+    """What the docstrings of a dataclass and its bases have under `Attributes`, by the names of fields."""
+    found = dict[str, str]()
+    for base in reversed(kind.__mro__):
+        about = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")[2]
+        each = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", about, re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in each}
     return found
 
 
@@ -213,9 +189,9 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
         words: What follows the verb on the command line.
 
     Raises:
-        UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or what `Rules` refuse.
+        UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or what does not go together.
     """
-    options = _options(kind)
+    options = options_of(kind)
     given, values, usage = _given(verb, words, options), dict[str, Any](), f"vitrail {verb} --help"
     if given.get("", [""])[0] in _HELP:
         print(parser_of(kind, verb).format_help() + getattr(kind, "MORE", lambda words: "")(words), end="")
@@ -227,22 +203,34 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
         for i, word in enumerate(found if option.many and not option.positional else ()):
             if inner[i] in inner[:i]:
                 raise UsageError(f"{option.flag} {inner[i]} stands more than once", Hint(option.meant(word)))
-        values[name] = tuple(found) if option.many else option.read(verb, found[0], words)
-    rules: Rules = getattr(kind, "RULES", Rules())
-    missing = [name for name in rules.required if not {name, rules.unless.get(name)} & values.keys()]
-    for name in missing:
-        about = re.split(r"[;.] | \(", options[name].field.metadata["help"].rstrip("."))[0]
-        problem = f"vitrail {verb} needs {options[name].flag} ({about[0].lower()}{about[1:]})"
-        hint, first = rules.hint(*missing), given.get("run", [""])[0]
-        if options[name].positional and str(mimetypes.guess_type(first)[0]).startswith("image/"):
-            hint = Hint({**hint.flags, name: first, "run": EXAMPLES["run"]})
-        raise UsageError(problem, hint)
+        hint = _misplaced(option, verb, words, given, options) if option.positional and option.choices else usage
+        values[name] = tuple(found) if option.many else option.read(found[0], hint)
+    needed = {name: one for name, one in options.items() if one.required}
+    missing = [one for name, one in needed.items() if not {name, one.stated("unless")} & values.keys()]
+    for one in missing:
+        about = re.split(r"[;.] | \(", one.help.rstrip("."))[0]
+        problem = f"vitrail {verb} needs {one.flag} ({about[0].lower()}{about[1:]})"
+        typed, first = {each.name: each.example for each in missing}, given.get("run", [""])[0]
+        if one.positional and str(mimetypes.guess_type(first)[0]).startswith("image/"):
+            typed |= {one.name: first, "run": options["run"].example}
+        raise UsageError(problem, Hint(typed))
     named = [word for name, found in given.items() if options[name].positional for word in found]
     if runs := [word for word in named[1:] if "run" in given and _is_run(word) and not _is_run(named[0])]:
         problem = f"{named[0]} stands where a run is wanted, and the run {runs[0]} behind it"
         raise UsageError(problem, Hint(instead={named[0]: runs[0], runs[0]: named[0]}))
-    _check({name: value for name, value in values.items() if value != options[name].field.default}, rules, options)
+    needs = getattr(kind, "NEEDS", {})
+    _check({name: value for name, value in values.items() if value != options[name].default}, needs, options)
     return kind(**values)
+
+
+def _misplaced(
+    option: _Option, verb: str, words: Sequence[str], given: Mapping[str, list[str]], options: Mapping[str, _Option]
+) -> str:
+    """The command for a word that is none of the choices of a name: it is the next name, if that is left out."""
+    after = [one.name for one in options.values() if one.positional and one is not option][:1]
+    is_next = any(given.get(name, option.choices)[0] in option.choices for name in after)
+    gone = {*option.choices} if is_next else {*option.choices, *given[option.name]}
+    return shlex.join(["vitrail", verb, option.choices[0], *(word for word in words if word not in gone)])
 
 
 def _is_run(word: str) -> bool:
@@ -279,7 +267,7 @@ def _given(
             return {"": [word]}
         if names_alone or not re.match(rf"--|[{DASHES}][^\W\d]", word):
             value = word
-            option = next((each for each in places if each.many or each.field.name not in found), None)
+            option = next((each for each in places if each.many or each.name not in found), None)
         else:
             is_next = bool(left) and left[0].partition("=")[0].replace("_", "-") not in known
             follows = value if equals else left[0] if is_next else None
@@ -289,7 +277,7 @@ def _given(
                 raise UsageError(problem, (flag in flags and flags[flag].hidden) or usage)
             if option.kind is bool and equals and strict:
                 on = value.lower() not in ("no", "false", "off", "0")
-                hint = Hint({option.field.name: on is not option.field.default})
+                hint = Hint({option.name: on is not option.default})
                 raise UsageError(f"{flag} takes no value, got '{value}'", hint)
             if fixed is not None or option.kind is bool or equals:
                 value = str(fixed) if fixed is not None else value
@@ -298,17 +286,17 @@ def _given(
             else:
                 value = left.popleft() if is_next else option.metavar
             if flag not in known and strict:
-                hint = Hint({option.field.name: fixed} if fixed is not None else option.meant(value))
+                hint = Hint({option.name: fixed} if fixed is not None else option.meant(value))
                 raise UsageError(problem, hint)
             if isinstance(fixed, bool):
                 continue
-            if option.positional and not option.many and found.get(option.field.name, [value]) != [value]:
-                left.extendleft(found.pop(option.field.name))  # what stood there moves on
+            if option.positional and not option.many and found.get(option.name, [value]) != [value]:
+                left.extendleft(found.pop(option.name))  # what stood there moves on
             while option.more and left and re.fullmatch(option.more, left[0]) and not Path(left[0]).exists():
                 value += f",{left.popleft()}"
             if option.more == _NUMBER:
                 value = re.sub(r"[()\[\]]|,(?=,|$)", "", value.replace(" ", ","))
-        name = option.field.name if option else ""
+        name = option.name if option else ""
         found[name] = [*found.get(name, ()), value] if option is None or option.many else [value]
     return found
 
@@ -325,7 +313,7 @@ def _meant(flag: str, follows: str | None, options: Mapping[str, _Option]) -> tu
     known = {name if one.positional else one.flag[2:]: one for name, one in options.items() if one.hidden is None}
     other = word.removeprefix("no-") if word.startswith("no-") else f"no-{word}"
     if other in known and known[other].kind is bool:  # what is so without it
-        return known[other], bool(known[other].field.default)
+        return known[other], bool(known[other].default)
     like = [name for name in known if not known[name].positional and (name[0] == word[:1] or f"-{name}" in word)]
     near = nearest(word, like, 0.75) or ""
     hidden = next((one.hidden for one in options.values() if one.hidden and one.flag == flag), None) or ""
@@ -342,26 +330,31 @@ def _name_in(word: str) -> str:
     return word.partition("=")[0].replace("-", "_")
 
 
-def _check(values: Mapping[str, Any], rules: Rules, options: Mapping[str, _Option]) -> None:
-    """Hold the values of a verb against its rules.
+def _check(values: Mapping[str, Any], needs: Mapping[str, str], options: Mapping[str, _Option]) -> None:
+    """Refuse values that do not go together, or are too small.
+
+    Args:
+        values: That were typed, other than the defaults.
+        needs: What an option of this verb needs, where that is not what its field states.
+        options: Of the verb.
 
     Raises:
-        UsageError: They break one.
+        UsageError: Names the first.
     """
-    flags = {name: option.flag for name, option in options.items()}
-    for name, other in rules.apart:
-        if name in values and other in values:
-            raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", Hint(drop=[name]))
-    for name, other in rules.needs.items():
-        if name in values and not {rules.unless.get(name), other} & values.keys():
-            value = f"{values[name]:g}" if isinstance(values[name], float) else as_word(values[name])
-            raise UsageError(f"{flags[name]} {value} needs {flags[other]}, which is missing", rules.hint(other))
-    for name, least in rules.least.items():
-        if name in values and values[name] < least:
-            raise UsageError(f"{flags[name]} must be at least {least}, got {values[name]}", Hint({name: least}))
-    for name in rules.positive:
-        if name in values and not 0 < values[name] < math.inf:
-            raise UsageError(f"{flags[name]} must be above 0 and finite, got {values[name]}", rules.hint(name))
+    for name, value in values.items():
+        option, flag = options[name], options[name].flag
+        for other in (option.stated("apart") or "").split():
+            if other in values:
+                raise UsageError(f"{flag} and {options[other].flag} cannot be combined", Hint(drop=[name]))
+        others = [options[other] for other in (needs.get(name) or option.stated("needs") or "").split()]
+        if others and not any(other.name in values for other in others):
+            shown = f"{value:g}" if isinstance(value, float) else as_word(value)
+            problem = f"{flag} {shown} needs {others[0].flag}, which is missing"
+            raise UsageError(problem, Hint({others[0].name: others[0].example}))
+        least, whole = option.stated("least"), isinstance(value, int)
+        if least is not None and not (value >= least if whole else least < value < math.inf):
+            wanted = f"at least {least}" if whole else f"above {least} and finite"
+            raise UsageError(f"{flag} must be {wanted}, got {value}", Hint({name: EXAMPLES.get(name, least)}))
 
 
 def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
@@ -376,10 +369,10 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
         words: What followed the verb on the command line.
     """
     said = {Path(word).absolute(): other for word, other in hint.instead.items()}
-    again = [said.get(Path(word).absolute(), word) for word in words] if said else [*words]
+    again = [said.get(Path(word).absolute(), word) for word in words]
     if again != [*words]:
-        return "  # ".join(filter(None, (shlex.join(["vitrail", verb, *filter(None, again)]), hint.text)))
-    options, gone = _options(kind), [name.partition(".")[::2] for name in hint.drop]
+        return _with_comment(verb, filter(None, again), hint.text)
+    options, gone = options_of(kind), [name.partition(".")[::2] for name in hint.drop]
     try:
         given = _given(verb, words, options, strict=False)
     except UsageError:
@@ -402,15 +395,18 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
             found = {_name_in(part): part for part in (*parts(name), *words_inside(value)) if part}
             given[name] = [*found.values()] if options[name].many else [",".join(found.values())]
         elif options[name].kind is bool:
-            given[name] = [""] * (value is not options[name].field.default)
+            given[name] = [""] * (value is not options[name].default)
         elif as_word(value) not in given.get(name, ()):
             given[name] = [as_word(value)]
     many = next((each for name, each in given.items() if options[name].positional and len(each) > _MOST), [])
     many[_MOST:] = ["..."] * bool(many)
     ordered = iter(sorted((name for name in given if options[name].positional), key=[*options].index))
     names = [next(ordered) if options[name].positional else name for name in given]
-    text = shlex.join(["vitrail", verb, *(word for name in names for word in options[name].typed(given[name]))])
-    return "  # ".join(filter(None, (text, hint.text)))
+    return _with_comment(verb, (word for name in names for word in options[name].typed(given[name])), hint.text)
+
+
+def _with_comment(verb: str, words: Iterable[str], text: str) -> str:
+    return "  # ".join(filter(None, (shlex.join(["vitrail", verb, *words]), text)))
 
 
 class _Lines(argparse.HelpFormatter):
@@ -422,13 +418,11 @@ class _Lines(argparse.HelpFormatter):
 
 def parser_of(kind: type, verb: str) -> argparse.ArgumentParser:
     """What writes the help of a verb, its own options first, and what shells complete; words are read by `parse`."""
-    options = [each for each in _options(kind).values() if each.hidden is None]
-    rules: Rules = getattr(kind, "RULES", Rules())
-    required = {*rules.required} - rules.unless.keys()
-    names = [one.flag if one.field.name in required else f"[{one.flag}]" for one in options if one.positional]
-    needed = [f"{one.flag} {one.metavar}" for one in options if one.field.name in required and not one.positional]
+    options = [each for each in options_of(kind).values() if each.hidden is None]
+    names = [one.flag if one.default is MISSING else f"[{one.flag}]" for one in options if one.positional]
+    needed = [f"{one.flag} {one.metavar}" for one in options if one.required and not one.positional]
     usage = " ".join([f"vitrail {verb}", *names, *needed, "[--flags]"])
-    text = " ".join((kind.__doc__ or "").split()).replace("%", "%%")
+    text = " ".join((kind.__doc__ or "").partition("Attributes:")[0].split()).replace("%", "%%")
     parser = argparse.ArgumentParser(f"vitrail {verb}", usage, text, formatter_class=_Lines)
     titles = dict[str, str]()
     for base in reversed(kind.__mro__[1:]):  # an option stays in the group in which it first stands
@@ -436,10 +430,10 @@ def parser_of(kind: type, verb: str) -> argparse.ArgumentParser:
             titles.setdefault(name, getattr(base, "TITLE", ""))
     titles |= dict.fromkeys(vars(kind)["__annotations__"], "")  # what a verb defines anew is its own
     groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(titles.values()) if title}
-    for option in sorted(options, key=lambda each: each.field.name not in vars(kind)["__annotations__"]):
-        name, default, group = option.field.name, option.field.default, groups.get(titles[option.field.name], parser)
+    for option in sorted(options, key=lambda each: each.name not in vars(kind)["__annotations__"]):
+        name, default, group = option.name, option.default, groups.get(titles[option.name], parser)
         shown = default not in (MISSING, None, "", ()) and not isinstance(default, bool)
-        text = option.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown
+        text = option.help.replace("%", "%%") + f" (default: {default})" * shown
         choices = option.choices or None
         if option.positional:
             nargs = "*" if option.many else "?"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from vitrail.features.file import (
 )
 from vitrail.features.poolings import HEADS, check_vit, describe_by
 from vitrail.io import to_json
-from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     ROWS,
     IdRange,
@@ -52,6 +51,9 @@ from vitrail.model import Model, open_first
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
 
+if TYPE_CHECKING:
+    from vitrail.jobs.cluster import Cluster
+
 # what of a configuration changes no features: it is of the head, or of training
 IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 
@@ -67,7 +69,7 @@ def embed(
     data_root: str | Path | None = None,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
-    cluster: Cluster | None = None,
+    cluster: "Cluster | None" = None,
     precision: PrecisionOption = "auto",
     run: str | Path | None = None,
     note: Callable[[str], None] = lambda sentence: None,
@@ -145,7 +147,7 @@ def embed_samples(
     patches: bool = False,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
-    cluster: Cluster | None = None,
+    cluster: "Cluster | None" = None,
     precision: Precision = "fp32",
 ) -> FeatureSet:
     """What `embed` does, of images that are read already, in a precision that is chosen."""
@@ -177,6 +179,8 @@ def embed_samples(
             return _join(raw, model.preprocessing, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
+        from vitrail.jobs.cluster import carry_of  # with what Ray needs, which the features of an explanation do not
+
         carry = carry_of(cluster, compute, partial(Opening.compute, by=features_of, option=patches), precision)
         with complete_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
             return _join(raw, model.preprocessing, parts.read, ranges, about, target)

@@ -33,7 +33,6 @@ from vitrail.data.sources import Reader, check_root, files_of, format_of, is_nam
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model, open_model, own_objects_of
-from vitrail.runs.contracts import read_own
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
@@ -268,7 +267,12 @@ def open_for(
         unseen = VALIDATION if not halves or halves == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
     data_root = run.root_for(what, data_root)
-    raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
+    if reader is None:
+        raw = read(what, data_root, split_seed=seed, counts=counts)
+    else:
+        from vitrail.runs.contracts import read_own  # which the library's own readers do not need
+
+        raw = read_own(reader, what, data_root)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from vitrail.arguments import typed
 from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, check_task, counted
 from vitrail.nn import grid_of
 from vitrail.nn.networks import NetworkConfig, SequenceConfig, output_count, reads_of
 from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
@@ -369,10 +369,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         DataError: The column of the task is missing.
     """
     known = trainable_tasks()
+    check_task(name, known)
     if name != "auto":
-        if name not in known:
-            near, problem = nearest(name, known), f"there is no task '{name}'; the tasks are {', '.join(known)}"
-            raise UsageError(problem, Hint({"task": near}) if near else Hint(drop=["task"]))
         return check_column(data, columns, known[name])
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,10 +99,9 @@ def guess_name(name: str) -> str:
     page = HUB_PAGE.match(name)
     if page:
         return f"hf:{page[1]}"
-    if colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/"):
-        close = [ALIASES.get(hub.lower(), ""), *get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)]
-        if any(close):
-            return next(filter(None, close)) + rest
+    is_hub = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
+    if is_hub and (close := ALIASES.get(hub.lower()) or nearest(hub + colon, HUBS, CLOSE)):
+        return close + rest
     repository = REPOSITORY.fullmatch(name) and not name.endswith(SUFFIXES) and not Path(name).parent.is_dir()
     return f"hf:{name}" if repository else ""
 

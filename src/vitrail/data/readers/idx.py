@@ -8,7 +8,6 @@ same four file names, so checksums show which set lies there.
 import contextlib
 import gzip
 import hashlib
-import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +23,11 @@ from numpy.typing import NDArray
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import DIGITS, MOST_HELD_OUT, hold_out, label_inputs, pixels_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import DataError, Hint, UsageError, nearest, raised_as
-from vitrail.io import user_cache
+from vitrail.data.roots import FILES, OF_TORCHVISION, check_folder, file_in, missing_files, usual_folders
+from vitrail.errors import DataError, UsageError, raised_as
 
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CLASSES: Mapping[str, tuple[str, ...]] = {"mnist": DIGITS, "fashion-mnist": GARMENTS}
-
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-_TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
 # MD5 of the published .gz files, and of MNIST's unpacked files; the order is that of FILES.
 _KNOWN = {
@@ -139,25 +134,13 @@ def download(name: str, folder: Path) -> None:
     from torchvision import datasets
 
     with contextlib.redirect_stdout(sys.stderr):
-        getattr(datasets, _TORCHVISION[name])(str(folder), download=True)
-
-
-def data_folder(name: str, data_root: Path | None = None) -> tuple[Path, bool]:
-    """Where to look for a named set, and whether a person chose it (`data_root` or VITRAIL_DATA) or it is the cache."""
-    chosen = data_root or os.environ.get("VITRAIL_DATA")
-    return (Path(chosen).expanduser(), True) if chosen else (user_cache() / name, False)
+        getattr(datasets, OF_TORCHVISION[name])(str(folder), download=True)
 
 
 def _locate(name: str, data_root: Path | None) -> Path:
     """The folder that holds the four files; downloads them when there is none."""
-    root, chosen = data_folder(name, data_root)
-    if chosen and not root.is_dir():
-        siblings = root.parent.iterdir() if root.parent.is_dir() else ()
-        whole = [each.name for each in siblings if not all(_missing_files(place) for place in _places(name, each))]
-        close = nearest(root.name, whole)
-        hint = Hint({"data_root": str(root.with_name(close))}) if close else f"mkdir -p {root}, to download {name}"
-        raise DataError(f"the data root {root} does not exist", hint)
-    lacking = {place: _missing_files(place) for place in _places(name, root)}
+    root = check_folder(name, data_root)
+    lacking = {place: missing_files(place) for place in usual_folders(name, root)}
     place, missing = min(lacking.items(), key=lambda each: len(each[1]))
     if not missing:
         return place
@@ -169,29 +152,12 @@ def _locate(name: str, data_root: Path | None) -> Path:
     except (RuntimeError, OSError) as error:
         problem = f"there are no files of {name} in {root}, and they cannot be downloaded (no network?)"
         raise DataError(problem, f"put {', '.join(file + '.gz' for file in FILES)} into {root}") from error
-    return root / _TORCHVISION[name] / "raw"
-
-
-def _places(name: str, root: Path) -> list[Path]:
-    """Where the files may lie below a root, the folders with the name of the set first."""
-    named = _TORCHVISION[name]
-    below = (f"{name}/{named}/raw", f"{name}/raw", name, f"{named}/raw", named, f"raw/{name}", ".", "raw")
-    return [root / each for each in below]
-
-
-def _missing_files(folder: Path) -> list[str]:
-    """Those of the four files that do not lie in a folder."""
-    return [file for file in FILES if _file(folder, file) is None]
-
-
-def _file(folder: Path, file: str) -> Path | None:
-    """The file in the folder, the gzipped one first: its checksum is the published one."""
-    return next((path for path in (folder / f"{file}.gz", folder / file) if path.is_file()), None)
+    return root / OF_TORCHVISION[name] / "raw"
 
 
 def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
     """The unpacked content, and the checksums of the file as it lies there and unpacked."""
-    path = _file(folder, file)
+    path = file_in(folder, file)
     assert path is not None
     with raised_as(DataError, f"{path} cannot be read", "download the file again", (OSError, EOFError, zlib.error)):
         packed = path.read_bytes()

@@ -26,7 +26,8 @@ from vitrail.data.dataset import DIGITS, label_inputs, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, FileImages, convert_mode, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
-from vitrail.data.readers.idx import data_folder, read_idx
+from vitrail.data.readers.idx import read_idx
+from vitrail.data.roots import data_folder
 from vitrail.errors import DataError, UsageError, counted
 
 SEED = 0  # of the set that has the name mnist-m: the same for every training

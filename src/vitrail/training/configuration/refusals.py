@@ -63,7 +63,7 @@ def check_effect(request: Request, facts: Mapping[str, Any], hint: Hint | None =
     for each in fields(request.options):
         filed = request.setting(each.name) if each.name in FILED else None
         if getattr(request.options, each.name) != each.default or filed not in (*OPEN, 0):
-            for why in (why for fact, why in each.metadata["idle"].items() if facts.get(fact)):
+            for why in (why for fact, why in each.metadata.get("idle", {}).items() if facts.get(fact)):
                 shown, without = request.shown(each.name)
                 raise UsageError(f"{shown} {why.format(**facts)}", hint or without)
 

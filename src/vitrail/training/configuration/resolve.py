@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 
@@ -23,7 +21,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.images import Images, bits_of, what_to_try
 from vitrail.data.sources import FORMATS, format_of
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -38,13 +36,13 @@ from vitrail.runs.settings import (
 )
 from vitrail.tasks import Task
 from vitrail.text import percent
+from vitrail.training.configuration.recipes import FINE_TUNE, fitting_recipes, recipe_rows
 from vitrail.training.configuration.refusals import check_request, check_settings
 from vitrail.training.configuration.request import Request
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.weights.adapt import check_memory
 
-FINE_TUNE = "fine-tune"  # the recipe of trainings from pretrained weights
 NOT_MEASURED = "not measured yet"
 HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
@@ -91,8 +89,7 @@ class Recipe:
         return size if isinstance(size, int) else size[0]
 
 
-_FILE = files("vitrail.training.configuration").joinpath("recipes.yaml")
-RECIPES = TypeAdapter(dict[str, Recipe]).validate_python(yaml.safe_load(_FILE.read_text("utf-8")))
+RECIPES = TypeAdapter(dict[str, Recipe]).validate_python(recipe_rows())
 """Every recipe by its name."""
 
 
@@ -121,16 +118,8 @@ def choose(
     Raises:
         UsageError: If the name is unknown, or the recipe is for something else; offers the nearest.
     """
-    fitting = [known for known, recipe in RECIPES.items() if recipe.kind in kinds and init == (known == FINE_TUNE)]
+    fitting = fitting_recipes(name, data, kinds, init)
     if name != "auto":
-        if name not in fitting:
-            guess = nearest(name, fitting)
-            what = f"there is no recipe '{name}'" if name not in RECIPES else f"the recipe '{name}' does not fit"
-            if name == FINE_TUNE:
-                problem = f"the recipe {name} is for pretrained weights, and --init is missing"
-                raise UsageError(problem, Hint({"init": "auto"}))
-            hint = Hint({"recipe": guess or fitting[0]}, text="" if guess else f"or {', '.join(fitting[1:])}")
-            raise UsageError(f"{what} for what is learnt from {data}", hint)
         return _for_set(name, data), name, "as requested"
     if init:
         return RECIPES[FINE_TUNE], FINE_TUNE, f"for {RECIPES[FINE_TUNE].help}"
