@@ -294,7 +294,6 @@ def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str
     Raises:
         UsageError: Names those that are missing; its hint is the call.
     """
-    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if passed.get(kind) is None)
-    if missing:
+    if missing := "; ".join(f"{kind} {own[kind]}".strip() for kind in own if passed.get(kind) is None):
         problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
         raise UsageError(problem, python_call(verb, words, own))

@@ -255,8 +255,7 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
         pixels = tensors["background"] if tensors.keys() == {"background"} else _decompress(tensors, preprocessing)
     except ValueError as error:
         raise DataError(f"{file}: {error}", hint) from error
-    problem = background_misfit(pixels, preprocessing)
-    if problem:
+    if problem := background_misfit(pixels, preprocessing):
         raise DataError(f"{file}: {problem}", hint)
     return pixels
 

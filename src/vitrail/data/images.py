@@ -91,8 +91,7 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
         if isinstance(error, IsADirectoryError):
             hint = Hint(text="an image in it", python=f"sorted(Path({str(name)!r}).iterdir()) for the images in it")
         raise DataError(f"{name}: {_reason(name, content, error)}", hint) from error
-    refusal = _refusal(turned)
-    if refusal is not None:
+    if refusal := _refusal(turned):
         raise DataError(f"{name}: {refusal}", _READABLE)
     turned.info |= {DEEP: True} if deep else {}
     return turned
@@ -126,8 +125,8 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
     return f"cannot be decoded ({words})"
 
 
-def _refusal(image: Image.Image) -> str | None:
-    """Why no rule of `convert_mode` covers this image, or None when one does."""
+def _refusal(image: Image.Image) -> str:
+    """Why no rule of `convert_mode` covers this image; empty where one does."""
     if 0 in image.size:
         return "has no pixels"
     if image.mode == "F":
@@ -137,7 +136,7 @@ def _refusal(image: Image.Image) -> str | None:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > 65535:
             return f"has 32-bit values {low}..{high}, outside 0..65535"
-    return None
+    return ""
 
 
 def bits_of(image: Image.Image) -> int:
@@ -193,8 +192,7 @@ def convert_mode(
     """
     assert channels in (1, 3)
     mode = "L" if channels == 1 else "RGB"
-    refusal = _refusal(image)
-    if refusal is not None:
+    if refusal := _refusal(image):
         raise DataError(f"an image {refusal}", _READABLE)
     if problem := _misread(image, bits):
         deep = image.info.get(DEEP, False)

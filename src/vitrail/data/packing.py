@@ -130,8 +130,7 @@ def pack(
         "shard_size": shard_size,
         "content": _digest(raw),
     }
-    finished = _claim(folder, job)
-    if finished is not None:
+    if (finished := _claim(folder, job)) is not None:
         return finished
     with locked(folder, folder / "lock"):
         scaled = ["--shorter-side", str(shorter_side), "--quality", str(quality)]

@@ -154,18 +154,14 @@ class Attribution:
         """Refuse what cannot be read as one number per patch of what is explained."""
         values, target = self.values, self.target
         if not isinstance(values, Tensor) or not values.is_floating_point() or values.dim() not in (3, 4):
-            got = (
-                f"{values.dtype} of shape {tuple(values.shape)}"
-                if isinstance(values, Tensor)
-                else type(values).__name__
-            )
-            problem = f"values of {self.method} must be a floating-point tensor (b, rows, columns), got {got}"
+            problem = f"values of {self.method} must be a floating-point tensor (b, rows, columns), got {_seen(values)}"
             raise UsageError(problem, "torch.as_tensor(values).float(); of (b, n) .unflatten(1, network.grid(images))")
         wanted = tuple(values.shape[:-2])
         for name, each in (("target", target), ("contrast", target if self.contrast is None else self.contrast)):
             if not isinstance(each, Tensor) or each.is_floating_point() or tuple(each.shape) != wanted:
-                got = f"{each.dtype} of shape {tuple(each.shape)}" if isinstance(each, Tensor) else repr(each)
-                problem = f"{name} of {self.method} must be a tensor of class indices, shape {wanted}, got {got}"
+                problem = (
+                    f"{name} of {self.method} must be a tensor of class indices, shape {wanted}, got {_seen(each)}"
+                )
                 raise UsageError(problem, f"{name}=logits.argmax(dim=1)")
         if len(self.notes) != len(values):
             problem = f"notes of {self.method} must have one tuple per image, {len(values)}, got {len(self.notes)}"
@@ -208,8 +204,7 @@ class Attribution:
         fits = len(sides) == 2 and all(isinstance(side, int | np.integer) and side >= 1 for side in sides)
         check_option("size", size, fits, "(height, width) in whole pixels, at least 1", (224, 224))
         check_choice("mode", mode, Interpolation)
-        values = self._of_patches("upsampled").detach()
-        values = wide(values)[:, None]
+        values = wide(self._of_patches("upsampled").detach())[:, None]
         smooth = {} if mode == "nearest" else {"align_corners": False}
         return torch.nn.functional.interpolate(values, size=[int(side) for side in sides], mode=mode, **smooth)[:, 0]
 
@@ -229,11 +224,7 @@ class Attribution:
                 one of another size.
             DataError: The file cannot be read.
         """
-        image = image if isinstance(image, np.ndarray) else open_image(image)
-        pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
-        if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
-            problem = f"an overlay needs uint8 pixels (h, w, 3), got {pixels.dtype} of the shape {pixels.shape}"
-            raise UsageError(problem, "model.preprocessing.to_array(image)")
+        pixels = np.asarray(open_image(image).convert("RGB"))
         values, (height, width) = self._of_patches("overlay").detach(), pixels.shape[:2]
         if len(values) != 1:
             problem = f"overlay takes an attribution of one image, but this explains {len(values)}"
@@ -300,6 +291,11 @@ class Attribution:
         what = "a function of the logits" if targets[0] < 0 else f"class {targets[0]}"
         against = "" if self.contrast is None else f" rather than {int(self.contrast[image])}"
         return [f"image {image}: {what}{against} ({logits[0]:.3g})"]
+
+
+def _seen(value: object) -> str:
+    """What stands in place of a tensor that is wanted, in words."""
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
 
 
 def caveats(

@@ -226,8 +226,7 @@ def _read_existing(target: Path, about: dict[str, Any]) -> FeatureSet:
         theirs = read_about(target)
     except VitrailError as error:
         raise UsageError(f"{target} exists: {error.problem}", hint_elsewhere(target)) from error
-    differing = [name for name in about if theirs.get(name) != about[name]]
-    if differing:
+    if differing := [name for name in about if theirs.get(name) != about[name]]:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"
         raise UsageError(problem, hint_elsewhere(target))
     found = read_features(target)

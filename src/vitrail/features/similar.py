@@ -14,6 +14,7 @@ know, and nothing is masked here. What it depends on is what an explanation of t
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -243,9 +244,8 @@ def similar(
     wanted = open_known(images, raw.get(images), model, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
     cosines, places = nearest_rows(vectors[0], vectors[1], neighbours + 1)
-    decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
-    middle = {row: each for row, each in decoded.items() if each is not None}
-    usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
+    middle = evenly(range(len(known.features)), OTHERS)
+    usual = dict(zip(middle, _tokens(model, [known.open(row) for row in middle]), strict=True))
     found = []
     for query in range(len(wanted.features)):
         own = wanted.key(query)  # the image itself is among its nearest, if it is there
@@ -254,8 +254,9 @@ def similar(
         if not rows:
             beside = Hint({"data": str(Path(data).resolve().parent)})
             raise DataError(f"{data} contains no image except the query", beside)
-        others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
-        found.append(_describe_query(model, wanted, query, known, rows, others))
+        others = (usual[row] for row in usual if known.key(row) != own and row not in dict(rows))
+        there = [each for each in others if each is not None]
+        found.append(_describe_query(model, wanted, query, known, rows, there))
     notes = tuple(dict.fromkeys((*known.notes, *wanted.notes)))
     head = named == read_by_head(network)
     explained = head and numbers_read(network) == network.config.width
@@ -293,12 +294,10 @@ class KnownImages:
 
     def open(self, row: int) -> Image.Image | None:
         """The image of a row; None where it is not at hand, or can no longer be read."""
-        if (found := self._images(row)) is None:
-            return None
-        try:
-            return found[0].open(found[1])
-        except DataError:
-            return None
+        if (found := self._images(row)) is not None:
+            with suppress(DataError):
+                return found[0].open(found[1])
+        return None
 
     def file(self, row: int) -> Path | None:
         """The path of the image of a row; None when it is no file, or not at hand."""
@@ -357,12 +356,13 @@ def _reopen_images(found: FeatureSet) -> RawDataset | None:
         return None
 
 
-def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
-    """The patch tokens of images, each as a grid."""
-    if not images:
-        return []
+def _tokens(model: Model, images: Sequence[Image.Image | None]) -> list[Grid | None]:
+    """The patch tokens of images, each as a grid; None of those that are not at hand."""
+    if not (there := [each for each in images if each is not None]):
+        return [None] * len(images)
     with evaluating(model.network), torch.no_grad():
-        return list(features(model.network, model.tensor(images)).patches.float())
+        grids = iter(features(model.network, model.tensor(there)).patches.float())
+    return [None if each is None else next(grids) for each in images]
 
 
 def _describe_query(
@@ -375,8 +375,7 @@ def _describe_query(
 ) -> SimilarImages:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""
     opened = [wanted.open(query), *(known.open(row) for row, _ in rows)]
-    tokens = iter(_tokens(model, [each for each in opened if each is not None]))
-    grids = [None if each is None else next(tokens) for each in opened]
+    grids = _tokens(model, opened)
     shown = [None if each is None else model.preprocessing.to_array(each) for each in opened]
     neighbours = []
     for (row, cosine), grid, image in zip(rows, grids[1:], shown[1:], strict=True):

@@ -178,8 +178,7 @@ class _Driver:
                 pending = [worker.pending for worker in workers if worker.pending is not None]
                 returned, _ = self.ray.wait(pending, timeout=LOOK)
                 for worker in [worker for worker in workers if worker.pending in returned]:
-                    done = self._take(worker, left)
-                    if done is not None:
+                    if (done := self._take(worker, left)) is not None:
                         yield done
                 for worker in workers:
                     if worker.pending is None and left:

@@ -283,8 +283,7 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
             raise UsageError(f"{folder}, the folder for parts, exists", hint_elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
-    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
-    if differing:
+    if differing := [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]:
         raise UsageError(f"{folder} was started with other {' and '.join(differing)}", hint_elsewhere(out))
     return PartFiles(folder, kind)
 

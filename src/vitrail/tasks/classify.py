@@ -167,8 +167,7 @@ class Classes(ShortRepr, Codec):
     def __post_init__(self) -> None:
         """Refuse names that are not all different in their one form."""
         object.__setattr__(self, "names", tuple(map(canonical, self.names)))
-        twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
+        if twice := [name for name, count in Counter(self.names).items() if count > 1]:
             raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
         if self.ids and len(self.ids) != len(self.names):
             raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")

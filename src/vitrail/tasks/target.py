@@ -312,8 +312,7 @@ def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarg
     none = torch.full(outputs.shape[:1], FUNCTION, device=outputs.device)
     chosen = FunctionTarget(none, function=function)
     finite = outputs.isfinite().all(dim=1)
-    broken = (finite & ~chosen(outputs.detach().clone()).isfinite()).nonzero()[:, 0].tolist()
-    if broken:
+    if broken := (finite & ~chosen(outputs.detach().clone()).isfinite()).nonzero()[:, 0].tolist():
         problem = f"the target function gives NaN or infinity for image {broken[0]} of {len(outputs)}"
         raise UsageError(problem, "lambda logits: logits[:, 3]")
     return chosen

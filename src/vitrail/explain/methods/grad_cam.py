@@ -78,8 +78,7 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
     names = layers_of(network)
     forward = forward_pass(network, images, target, *names, gradients=True)
     arriving = gradients_of(forward.logit, *(forward.record[name] for name in names))
-    alive = [name for name, each in zip(names, arriving, strict=True) if each[:, forward.prefix :].any()]
-    if alive:
+    if alive := [name for name, each in zip(names, arriving, strict=True) if each[:, forward.prefix :].any()]:
         raise UsageError(
             f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
             f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
