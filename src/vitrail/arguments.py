@@ -19,6 +19,7 @@ from dataclasses import fields, is_dataclass
 from functools import reduce, wraps
 from operator import or_
 from pathlib import Path, PurePath
+from pkgutil import resolve_name
 from types import GenericAlias, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -77,6 +78,25 @@ def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: M
             if problem := type_misfit(name, value, hint):
                 return problem
     return ""
+
+
+class Later:
+    """A function of the library that is imported when it is first needed.
+
+    Args:
+        place: MODULE:NAME.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place, self.__name__ = place, place.rpartition(":")[2]
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return resolve_name(self.place)
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        """Import the function, and call it."""
+        return self.__wrapped__(*given, **options)
 
 
 # ---- annotations, which pydantic reads: nothing else of the library does, but networks, which need torch alone

@@ -11,7 +11,6 @@ A name goes before a path; a folder that bears the name of a known set is writte
 there is nothing, the error names the nearest name or path that is there.
 """
 
-import importlib
 import mimetypes
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.arguments import typed
+from vitrail.arguments import Later, typed
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
 
 if TYPE_CHECKING:
@@ -83,18 +82,9 @@ class Format:
         return path.suffix.lower() in self.suffixes and path.is_file()
 
 
-def _later(module: str, function: str) -> Callable[..., Any]:
-    """A function of a file in `readers` or `sets`, which is imported when it is called."""
-
-    def call(*given: Any) -> Any:
-        return getattr(importlib.import_module(f"vitrail.data.{module}"), function)(*given)
-
-    return call
-
-
 def _reader(module: str) -> Reader:
     """The function `read_NAME` of the file NAME."""
-    return _later(module, f"read_{module.rpartition('.')[2]}")
+    return Later(f"vitrail.data.{module}:read_{module.rpartition('.')[2]}")
 
 
 _PLANTED_HELP = (
@@ -114,11 +104,12 @@ SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all o
 PACKING = "packing.json"  # in one that is not finished
 
 _set = partial(Format, is_set=True)
-_planted = partial(_set, read=_reader("sets.planted"), adapted=_later("sets.planted", "fit_to_model"))
+_planted = partial(_set, read=_reader("sets.planted"), adapted=Later("vitrail.data.sets.planted:fit_to_model"))
+_digits = Later("vitrail.data.readers.idx:read_digits")
 _strings = partial(_set, read=_reader("sets.digit_strings"), made=True, texts=True)
 
 FORMATS = (
-    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _later("readers.idx", "read_digits"), recipe="digits"),
+    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _digits, recipe="digits"),
     _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("readers.idx"), files="mnist", recipe="mnist"),
     _set("fashion-mnist", "70,000 images of clothing", _reader("readers.idx"), files="fashion-mnist", recipe="mnist"),
     _set("mnist-m", _MNIST_M_HELP, _reader("sets.mnist_m"), files="mnist", recipe="mnist-m", varies=True),

@@ -288,10 +288,8 @@ class _Driver:
         """Seconds after which a worker is taken to be frozen: twice as many each time that its range was given up."""
         if worker.range is None:
             return STARTING
-        if self.cluster.deadline is not None:
-            usual = self.cluster.deadline
-        else:
-            usual = max(LEAST, SLACK * self.slowest) if self.slowest else FIRST
+        by_others = max(LEAST, SLACK * self.slowest) if self.slowest else FIRST
+        usual = by_others if self.cluster.deadline is None else self.cluster.deadline
         return usual * 2.0 ** self.tries.get(worker.range.number, 0)
 
     def _kill(self, worker: _Handle) -> None:

@@ -11,13 +11,13 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
     outputs     from inputs to what the codec turns into answers: one call of the network, unless a text is generated
 """
 
-import importlib
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 import numpy as np
@@ -341,12 +341,7 @@ CLASS_OF = {"classify": "Classification", "sequences": "Sequences", "features": 
 UNLABELLED = "one folder for each class, or a list with the columns path,label"
 
 
-def _make(name: str) -> Task:
-    """A task of the library; its file has its name."""
-    return getattr(importlib.import_module(f"vitrail.tasks.{name}"), CLASS_OF[name])()
-
-
-TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _make)
+TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, lambda name: resolve_name(f"vitrail.tasks.{name}:{CLASS_OF[name]}")())
 """The tasks of the library by name; each is imported when it is first read, so that a model costs no other task."""
 
 

@@ -144,17 +144,15 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     by_pixels, by_tokens, *biases = gradients_of(forward.logit, *places)
     with torch.no_grad():
         positions = network.positions(forward.grid)
-        prefix, start = dict[str, Tensor](), 0
-        front = (network.cls_token, network.dist_token, network.reg_token)
-        for name, token in zip(("class token", "distillation token", "registers"), front, strict=True):
-            if token is not None:
-                end = start + token.shape[1]
-                prefix[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
-                start = end
+        front = {"class token": network.cls_token, "distillation token": network.dist_token}
+        front["registers"] = network.reg_token
+        there = {name: token for name, token in front.items() if token is not None}
+        parts = by_tokens[:, : network.config.prefix].split([token.shape[1] for token in there.values()], dim=1)
+        pairs = zip(there.items(), parts, strict=True)
         return Balance(
             pixels=by_patch(wide(forward.pixels) * by_pixels, forward.grid),
             positions=(by_tokens * (0 if positions is None else wide(positions))).sum(dim=(1, 2)),
-            prefix=prefix,
+            prefix={name: (wide(token) * part).sum(dim=(1, 2)) for (name, token), part in pairs},
             biases=dict(zip(scales, biases, strict=True)),
             logit=wide(forward.logit.detach()),
             target=forward.chosen.target,

@@ -143,10 +143,5 @@ def as_options(methods: Sequence[Method], error: UsageError) -> UsageError:
     hint = error.hint
     if len(methods) > 1 or not hint.flags.keys() <= methods[0].options.keys():
         return UsageError(error.problem, str(hint))
-    own = {name: _word(value) for name, value in hint.flags.items()}
+    own = {name: as_word(value) for name, value in hint.flags.items()}
     return UsageError(error.problem, replace(hint, flags={"option": own} if own else {}, python=str(hint)))
-
-
-def _word(value: Any) -> str:
-    """A value as one types it behind `--option NAME=`: `none`, `500`, `0.5,0.4,0.3`."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else as_word(value)

@@ -7,13 +7,12 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from vitrail.arguments import contract, demand, import_own
+from vitrail.arguments import Later, contract, demand, import_own
 from vitrail.errors import Hint, UsageError, located, nearest
 from vitrail.explain.methods.method import Method, Option
 
@@ -21,25 +20,10 @@ if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
 
 
-class InFile:
-    """A function in the file of its name in this folder, which is imported when it is first needed."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-
-    @property
-    def __wrapped__(self) -> Callable[..., "Attribution"]:
-        return getattr(import_module(f"{__package__}.{self.__name__}"), self.__name__)
-
-    def __call__(self, *given: Any, **options: Any) -> "Attribution":
-        """Import the function, and call it."""
-        return self.__wrapped__(*given, **options)
-
-
 def _method(name: str, row: Mapping[str, Any]) -> Method:
     options = {option: Option(**values) for option, values in row.get("options", {}).items()}
     values: dict[str, Any] = {"signed": False, "class_specific": False, **row, "options": options}
-    return Method(InFile(name), name=name, **values)
+    return Method(Later(f"{__package__}.{name}:{name}"), name=name, **values)
 
 
 _ROWS = yaml.safe_load(files("vitrail.explain.methods").joinpath("methods.yaml").read_text("utf-8"))
