@@ -90,7 +90,7 @@ def test_the_options_of_a_method() -> None:
     [
         ("smooth_grad", Hint({"noise": 0.15}), {"option": {"noise": "0.15"}}),
         ("raw_attention", Hint({"head": None}, text="all heads"), {"option": {"head": "none"}}),
-        ("occlusion", Hint({"window": (2, 3), "stride": 1}), {"option": {"window": "2,3", "stride": "1"}}),
+        ("occlusion", Hint({"window": (2, 3), "stride": 1}), {"option": {"window": "2x3", "stride": "1"}}),
         ("rise", Hint(text="images.to(torch.float32)"), {}),
         ("rise", Hint({"noise": 0.15}), {}),
     ],

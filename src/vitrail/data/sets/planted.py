@@ -136,13 +136,11 @@ class PlantedSet:
     """One of the sets.
 
     Attributes:
-        name: With its options.
         digits: Whose digits, a key of `SIDES`.
         variant: What is planted.
         grid: (rows, columns) of cells.
     """
 
-    name: str = NAME
     digits: str = "digits"
     variant: Variant = "single"
     grid: tuple[int, int] = GRID
@@ -152,11 +150,6 @@ class PlantedSet:
         """(height, width) of an image in pixels."""
         side = SIDES[self.digits]
         return self.grid[0] * side, self.grid[1] * side
-
-    @property
-    def label(self) -> str:
-        """What its images are called after: the name, fit for a file."""
-        return re.sub("[:,]+", "-", self.name)
 
     def count(self, split: str) -> int:
         """How many images a split has."""
@@ -186,7 +179,7 @@ def parse_planted(name: str) -> PlantedSet:
     if not least <= rows * columns <= MOST_CELLS:
         problem = f"{variant} images have {least} to {MOST_CELLS} cells, and {rows}x{columns} has {rows * columns}"
         raise UsageError(problem, Hint(instead={name: name.replace(found["grid"], "2x3")}))
-    return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
+    return PlantedSet(found.get("digits", "digits"), variant, (rows, columns))
 
 
 def fit_to_model(name: str) -> tuple[str, dict[str, Any]]:
@@ -219,7 +212,8 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     def make(split: str) -> Samples:
         made = planted_images(chosen, split, digits.splits)
         labels = {LABEL: Labels(made.labels[:, 0], DIGITS)} if count == 1 else {}
-        return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), {**labels, EVIDENCE: Values(made.boxes())})
+        images = ArrayImages(made.pixels, f"{re.sub('[:,]+', '-', name)}/{split}")  # fit for a file
+        return Samples(images, {**labels, EVIDENCE: Values(made.boxes())})
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
     splits = Lazy(smallest_first if count == 1 else [TEST], make)
