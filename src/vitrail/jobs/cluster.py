@@ -72,8 +72,7 @@ class Cluster:
         if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
             problem = f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'"
             raise UsageError(problem, Hint({"ray": LOCAL}))
-        room = local_room(self.threads)
-        if self.address == LOCAL and self.workers is not None and self.workers > room:
+        if self.address == LOCAL and self.workers is not None and self.workers > (room := local_room(self.threads)):
             each = f"{counted(room, 'worker')} of {counted(self.threads, 'thread')}"
             problem = f"this machine has {counted(cores(), 'processor core')}, for {each}, got {self.workers} workers"
             raise UsageError(problem, Hint({"workers": room}))
