@@ -11,13 +11,15 @@ from tests.pages import samples
 from tests.pages.shown import constant, glance_table, macro, score_line
 from tests.pages.structure import Structure
 from vitrail.pages import AttributionView, TrustView
-from vitrail.pages.trust import score_axis, scored_words
+from vitrail.pages.trust import score_axis
 
 WIDTH, MARGIN = (constant("trust.html", name) for name in ("line_width", "line_margin"))
 
 
-def key_list(marks: list[tuple[str, str]]) -> str:
-    return macro("trust.html", "key_list")(marks)
+def scored_words(trust: TrustView) -> list[str]:
+    """What the marks on a line are."""
+    kinds = ("map", "random", "oracle")[: 2 if trust.oracle is None else 3]
+    return [str(macro("trust.html", "marked")(kind, trust)) for kind in kinds]
 
 
 def glance(*trusts: TrustView) -> str:
@@ -48,7 +50,7 @@ def figures(words: str) -> list[str]:
 
 
 def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
-    words = [said for _, said in scored_words(samples.trust())]
+    words = scored_words(samples.trust())
     assert [figures(said) for said in words] == [
         ["2.25", "2.00", "2.50"],
         ["−0.50", "1.50", "0.50"],
@@ -60,14 +62,14 @@ def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
 
 
 def test_a_map_without_signal_has_a_fall_and_no_rank() -> None:
-    words = [said for _, said in scored_words(dataclasses.replace(samples.trust("cannot tell"), faithful=None))]
+    words = scored_words(dataclasses.replace(samples.trust("cannot tell"), faithful=None))
     assert figures(words[0]) == ["2.25", "2.00", "2.50"]
     assert not any("of 40" in said for said in words)
 
 
 def test_without_a_true_place_none_is_shown() -> None:
     trust = dataclasses.replace(samples.trust(), oracle=None)
-    block = score_line(trust) + key_list(scored_words(trust)) + glance(trust)
+    block = score_line(trust) + macro("trust.html", "score_key")(trust) + glance(trust)
     assert 'class="oracle"' not in block
     assert 'class="oracle"' in score_line(samples.trust())
 
@@ -83,7 +85,7 @@ def test_a_score_that_is_no_number_has_no_line_and_leaves_others_theirs(value: f
     assert score_axis([trust]) is None
     assert score_line(trust) == score_line(trust, score_axis([samples.trust()])) == ""
     assert score_axis([trust, samples.trust()]) == score_axis([samples.trust()])
-    assert ("–" if math.isnan(value) else "∞") in scored_words(trust)[0][1]
+    assert ("–" if math.isnan(value) else "∞") in scored_words(trust)[0]
 
 
 def test_several_lines_have_one_axis() -> None:

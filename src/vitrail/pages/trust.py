@@ -81,12 +81,8 @@ def tests_of(attributions: Sequence[AttributionView]) -> list[TrustView]:
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
     """The largest size of all drops that stand together; 0 where there is none."""
-    drops = [
-        drop
-        for trust in trusts
-        for drop in (trust.score or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
-    ]
-    return max((abs(drop) for drop in drops if math.isfinite(drop)), default=0.0)
+    drops = (d for trust in trusts for d in (trust.score, trust.oracle, *trust.random, *(trust.interval or ())))
+    return max((abs(drop) for drop in drops if drop is not None and math.isfinite(drop)), default=0.0)
 
 
 def drop_words(value: float | None, reach: float) -> str:
@@ -101,36 +97,10 @@ def contrast_option(name: str) -> str:
     return f"--contrast={shlex.quote(name)}" if name.startswith("-") else f"--contrast {shlex.quote(name)}"
 
 
-def rank_words(trust: TrustView) -> str:
-    """The place of a map among its random maps: `1st of 40`; empty for a map without signal."""
-    if trust.rank is None:
-        return ""
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
     ends = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if trust.rank % 100 in (11, 12, 13) else ends.get(trust.rank % 10, "th")
-    return f"{trust.rank}{ending} of {trust.random_maps + 1}"
-
-
-def score_words(trust: TrustView) -> str:
-    """The score and its interval: `2.25 (95 % interval 2.00 to 2.50)`, the score alone where there is none."""
-    drops = (trust.score, *(trust.interval or (None, None)))
-    score, low, high = (drop_words(value, reach_of([trust])) for value in drops)
-    return f"{score} (95 % interval {low} to {high})" if low else score
-
-
-def scored_words(trust: TrustView) -> list[tuple[str, str]]:
-    """What stands on the line of the score, in words: (kind of mark, its words); nothing of an untested map."""
-    if not trust.random:
-        return []
-    rank, drops = rank_words(trust), (min(trust.random), max(trust.random), trust.random_mean)
-    low, high, mean = (drop_words(value, reach_of([trust])) for value in drops)
-    place = f"; under their fills, one at each step, this map is {rank}" if rank else ""
-    words = [
-        ("map", f"this map {score_words(trust)}, mean over all fills"),
-        ("random", f"{len(trust.random)} random maps {low} to {high}, mean {mean}{place}"),
-    ]
-    if trust.oracle is not None:
-        words.append(("oracle", f"the true patches {drop_words(trust.oracle, reach_of([trust]))}"))
-    return words
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
 
 
 def from_to(counts: Iterable[int]) -> str:
