@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", ""},
     "jobs": {"io", "text", "runtime", "nn", "data", "tasks", "model"},
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
+    "check": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs", "features"},
     "runs": {
         *("options", "io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"),
     },
@@ -69,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks",
         "model",
         "features",
+        "check",
         "explain",
         "runs",
         "training",
@@ -87,6 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model",
         "jobs",
         "features",
+        "check",
         "explain",
         "runs",
         "training",

@@ -153,7 +153,7 @@ class StreamedLoader(Loader):
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
-            worker_init_fn=_begin_worker if self.workers else None,
+            worker_init_fn=begin_worker if self.workers else None,
             persistent_workers=self.workers > 0,
             pin_memory=pin,
             generator=torch.Generator(),  # else torch's random numbers, which are the training's, would move on
@@ -171,7 +171,7 @@ class StreamedLoader(Loader):
             return
         self._passes += 1
         mine, self._wanted[:] = self._passes, wanted
-        with _signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
+        with signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
             decoded = iter(self._decoded)
         for ids in list(self._wanted):
             assert self._passes == mine, "one pass at a time"
@@ -229,7 +229,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, e
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Processes that are started within are not stopped by a signal: what started them is, and may still need them."""
     if sys.platform != "linux":  # there it is torch that ends them
         yield
@@ -241,7 +241,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin_worker(worker: int) -> None:
+def begin_worker(worker: int) -> None:
     """One thread decodes; only the parent ends this process, by SIGTERM (as torch does) or by its own end.
 
     Torch's workers look for their parent every 5 s, between two batches; one whose parent ended before, never.

@@ -1,0 +1,7 @@
+"""What data hold before a network learns them: what each image is, and which images belong together.
+
+survey       one pass over all images, kept by file identity: sizes, light, what cannot be read, thumbnails
+copies       images that are there twice: the same file, or the same picture saved again, resized, mirrored
+"""
+
+__all__ = ()

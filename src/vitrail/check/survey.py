@@ -1,0 +1,384 @@
+"""One pass over all images of data: what each file holds, how it looks, and why it cannot be read.
+
+What was found is kept in the user's cache by the identity of each file (path, size, time of its last change), so that a
+second call reads only what changed. Images are decoded by processes; one that dies takes no other image with it: it is
+started again, and the image that it had is named.
+"""
+
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, UInt8
+from numpy.typing import NDArray
+from PIL import ExifTags, Image
+
+from vitrail.arguments import typed
+from vitrail.data.columns import RawDataset, Samples
+from vitrail.data.images import DEEP, FORMATS, HASH, Images, bits_of, convert_mode, evenly, open_image
+from vitrail.data.loader import begin_worker, signals_blocked
+from vitrail.data.tensor_files import read_tensors, write_tensors
+from vitrail.errors import DataError
+from vitrail.io import user_cache
+from vitrail.runtime import cores
+from vitrail.text import ShortRepr
+
+MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F")
+MODES += ("I;16", "I;16L", "I;16B", "I;16N", "other")
+KINDS = (*FORMATS, "MPO", "other")
+SIDE = 256  # pixels of the shorter side of an image that is measured; larger ones are scaled down to it
+GREY, COLOUR = 32, 8  # sides of the thumbnail: of its grey, and of its two colour differences
+SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
+TOGETHER = 64  # images that a process is given at a time
+PATIENCE = 60.0  # seconds for an image, when no process answers any more
+VERSION = 1  # of what is kept
+
+ROW = np.dtype(
+    [
+        ("identity", np.uint8, HASH),  # by what it is known without being read; zeros: by nothing
+        ("content", np.uint8, HASH),  # see `Images.content_hash`
+        ("split", np.int32),  # number of its split
+        ("index", np.int64),  # its number in that
+        ("bytes", np.int64),  # of its file; 0 of an image in none
+        ("width", np.int32),  # pixels, upright
+        ("height", np.int32),
+        ("mode", np.uint8),  # of the file, its number in `MODES`
+        ("kind", np.uint8),  # of the file, its number in `KINDS`
+        ("orientation", np.uint8),  # of the EXIF block, 1 to 8
+        ("bits", np.uint8),  # that are used, of an image of 16; 0 of others
+        ("alpha", np.bool_),  # whether some pixel is transparent
+        ("frames", np.bool_),  # whether there are more than one
+        ("camera", np.int32),  # its number in `Survey.cameras`
+        ("time", np.int64),  # seconds since 1970 at which it was taken, by the camera's clock; 0: nobody says
+        ("brightness", np.float32),  # mean of grey, from 0 to 1
+        ("contrast", np.float32),  # its standard deviation
+        ("sharpness", np.float32),  # the steepest hundredth of its edges, from 0 to 1
+        ("grey", np.uint8, (GREY, GREY)),  # thumbnail, whatever the aspect of the image
+        ("colour", np.uint8, (COLOUR, COLOUR, 2)),  # Cb and Cr of a smaller one
+    ]
+)
+"""What is known of an image; zeros where it cannot be read."""
+
+_PLACE = ["identity", "split", "index"]  # what is known without looking
+_NOTHING = np.zeros((), ROW).tobytes()
+
+
+@typed
+@dataclass(frozen=True, eq=False, repr=False)
+class Survey(ShortRepr):
+    """What is known of n images, in the order of the splits.
+
+    Attributes:
+        splits: Their names.
+        rows: (n,) of `ROW`: an array for each of its fields, such as `rows["width"]`.
+        names: Of all images.
+        problems: Why an image cannot be read, by its row.
+        cameras: Maker, model and number of cameras; the first is none.
+        left_out: How many images of the data were not looked at.
+    """
+
+    splits: tuple[str, ...]
+    rows: NDArray[Any]
+    names: tuple[str, ...]
+    problems: dict[int, str]
+    cameras: tuple[str, ...]
+    left_out: int
+
+    def __len__(self) -> int:
+        """How many images were looked at."""
+        return len(self.rows)
+
+    @property
+    def readable(self) -> Bool[np.ndarray, " n"]:
+        """Which could be read."""
+        found = np.ones(len(self), dtype=bool)
+        found[list(self.problems)] = False
+        return found
+
+
+def survey(
+    raw: RawDataset,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+    workers: int | None = None,
+    cache: bool = True,
+    most: int | None = None,
+) -> Survey:
+    """Look at all images of all splits once.
+
+    Args:
+        raw: Data with images.
+        progress: Called with the number of images known, and of all.
+        workers: Processes that decode; one for each core when None, and with 0 this one, which a bad decoder may end.
+        cache: Whether what was found is kept in the user's cache, and taken from there.
+        most: Images that are looked at, as many of each split and class as of any other; all when None.
+
+    Returns:
+        What was found. An image that cannot be read is a problem there, and ends nothing.
+    """
+    splits, chosen = [samples.images for samples in raw.splits.values()], _choose(list(raw.splits.values()), most)
+    rows = np.zeros(sum(map(len, chosen)), ROW)
+    rows["split"], rows["index"] = np.repeat(np.arange(len(chosen)), [*map(len, chosen)]), np.concatenate(chosen)
+    rows["identity"] = np.concatenate([_identities(*each) for each in zip(splits, chosen, strict=True)])
+    about = os.fsencode(f"{VERSION} {raw.root} {most or ''}")
+    kept = user_cache() / "surveys" / f"{hashlib.blake2b(about, digest_size=8).hexdigest()}.safetensors"
+    cameras, problems = {"": 0}, dict[int, str]()
+    known = _take_kept(kept, rows, cameras) if cache else np.zeros(len(rows), dtype=bool)
+    missing = np.flatnonzero(~known).tolist()
+    if workers is None:
+        workers = min(cores(), -(-len(missing) // TOGETHER))
+    progress(len(rows) - len(missing), len(rows))
+    try:
+        for done, (row, found) in enumerate(_look_at_all(splits, rows, missing, workers), len(rows) - len(missing) + 1):
+            place, rows[row] = rows[_PLACE][row].copy(), np.frombuffer(found.row, ROW)[0]
+            rows[_PLACE][row] = place
+            rows["camera"][row] = cameras.setdefault(found.camera, len(cameras))
+            known[row] = not found.problem
+            problems |= {row: found.problem} if found.problem else {}
+            progress(done, len(rows))
+    finally:  # an interrupted pass continues where it ended
+        if cache and missing:
+            _keep(kept, rows[known & rows["identity"].any(axis=1)], cameras)
+    names = tuple(splits[split].name(index) for split, index in rows[["split", "index"]].tolist())
+    left_out = sum(map(len, splits)) - len(rows)
+    return Survey(tuple(raw.splits), rows, names, dict(sorted(problems.items())), tuple(cameras), left_out)
+
+
+def _choose(splits: Sequence[Samples], most: int | None) -> list[Int64[np.ndarray, " m"]]:
+    """The images of each split that are looked at: as many of each class, evenly spread."""
+    if most is None or sum(map(len, splits)) <= most:
+        return [np.arange(len(samples)) for samples in splits]
+    members = defaultdict[tuple[int, str], list[int]](list)
+    for number, samples in enumerate(splits):
+        for row, label in enumerate(samples.labels or [""] * len(samples)):
+            members[number, label].append(row)
+    sizes = np.array([*map(len, members.values())])
+    each = next(size for size in range(most, -1, -1) if np.minimum(sizes, size).sum() <= most)
+    some = [(number, row) for (number, _), rows in members.items() for row in evenly(rows, max(1, each))]
+    some = evenly(some, most)  # there may be more classes than that
+    return [np.array(sorted(row for one, row in some if one == number), np.int64) for number in range(len(splits))]
+
+
+# ---- what is kept
+
+
+def _identities(images: Images, ids: Int64[np.ndarray, " m"]) -> UInt8[np.ndarray, "m 16"]:
+    """By what an image is known without reading it: its file, or the set that it is one of; zeros: by nothing."""
+    whole, found = b"", np.zeros((len(ids), HASH), np.uint8)
+    for row, index in enumerate(ids.tolist()):
+        file = images.file(index)
+        if file is None:
+            whole = whole or images.digest()
+            about = b"%s %d" % (whole, index)
+        else:
+            try:
+                status = file.stat()
+            except OSError:  # reported where it is read
+                continue
+            about = os.fsencode(f"{file}\0{status.st_size}\0{status.st_mtime_ns}")
+        found[row] = np.frombuffer(hashlib.blake2b(about, digest_size=HASH).digest(), np.uint8)
+    return found
+
+
+def _take_kept(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> Bool[np.ndarray, " n"]:
+    """Fill in the rows, and the cameras, that are known from before; which they are."""
+    known = np.zeros(len(rows), dtype=bool)
+    with suppress(DataError, OSError, KeyError, ValueError):
+        found = {name: tensor.numpy() for name, tensor in read_tensors(file, "").items()}
+        before = found["rows"].view(ROW)[:, 0]
+        places = {identity.tobytes(): place for place, identity in enumerate(before["identity"])}
+        at = np.array([places.get(identity.tobytes(), -1) for identity in rows["identity"]])
+        known, place = at >= 0, rows[_PLACE].copy()
+        rows[known] = before[at[known]]
+        rows[_PLACE] = place
+        cameras |= {name: number for number, name in enumerate(json.loads(found["cameras"].tobytes()))}
+    return known
+
+
+def _keep(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> None:
+    """Write them for the next time."""
+    texts = np.frombuffer(json.dumps(list(cameras)).encode(), np.uint8).copy()
+    arrays = {"rows": rows.view(np.uint8).reshape(len(rows), ROW.itemsize), "cameras": texts}
+    with suppress(OSError):  # no home, or a full disk: they are read again
+        write_tensors(file, {name: torch.from_numpy(values) for name, values in arrays.items()})
+
+
+# ---- one image
+
+
+class _Found(NamedTuple):
+    """What is known of an image: its row of `ROW`, why it cannot be read, and the camera that it names."""
+
+    row: bytes
+    problem: str = ""
+    camera: str = ""
+
+
+def _look(images: Images, index: int) -> _Found:
+    """Read an image once."""
+    row, camera = np.zeros((), ROW), ""
+    try:
+        if images.encoded:
+            content = images.content(index)
+            row["bytes"], known = len(content), images.content_hash(index, content)
+            with suppress(Exception):  # `open_image` says what is wrong
+                camera = _read_header(content, row)
+            image = open_image(images.name(index), content, SIDE)
+        else:
+            image, known = images.read(index)
+            row["width"], row["height"] = image.size
+            row["mode"], row["kind"], row["orientation"] = _number(MODES, image.mode), len(KINDS) - 1, 1
+        row["content"] = np.frombuffer(known, np.uint8)
+        _measure(image, row)
+    except Exception as error:  # also of images of a person's own: one that cannot be read ends nothing
+        problem = error.problem if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        name = images.name(index)
+        return _Found(_NOTHING, problem if name in problem else f"{name}: {problem}")
+    return _Found(row.tobytes(), "", camera)
+
+
+def _number(names: Sequence[str], name: str | None) -> int:
+    """The place of a name, or of the last, which stands for all others."""
+    return names.index(name) if name in names else len(names) - 1
+
+
+def _read_header(content: bytes, row: Any) -> str:
+    """What a file says of its image, without decoding it; the camera, if it names one."""
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        row["mode"], row["kind"] = _number(MODES, image.mode), _number(KINDS, image.format)
+        row["width"], row["height"], row["orientation"] = *image.size, 1
+        row["frames"] = image.format != "MPO" and getattr(image, "is_animated", False)  # a phone's depth is no frame
+        exif = image.getexif()
+        turned = exif.get(ExifTags.Base.Orientation, 1)
+        if turned in range(2, 9):
+            row["orientation"] = turned
+            row["width"], row["height"] = image.size[:: -1 if turned > 4 else 1]
+        more = exif.get_ifd(ExifTags.IFD.Exif) if exif else {}
+        with suppress(ValueError, TypeError):
+            taken = datetime.strptime(more.get(ExifTags.Base.DateTimeOriginal, ""), "%Y:%m:%d %H:%M:%S")
+            row["time"] = int(taken.replace(tzinfo=UTC).timestamp())
+        parts = exif.get(ExifTags.Base.Make), exif.get(ExifTags.Base.Model), more.get(ExifTags.Base.BodySerialNumber)
+        return " ".join(" ".join(str(part).replace("\0", "").split()) for part in parts if part)
+
+
+def _measure(image: Image.Image, row: Any) -> None:
+    """Depth, transparency, light and sharpness of a decoded image, and its thumbnail."""
+    row["bits"] = bits = bits_of(image)
+    if image.has_transparency_data:
+        row["alpha"] = np.asarray(image.convert("RGBA"))[:, :, 3].min() < 255
+    image = convert_mode(image, 1 if image.mode in ("1", "L") else 3, bits=16 if DEEP in image.info else bits or None)
+    if min(image.size) > SIDE:
+        scale = SIDE / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BOX)
+    grey = image.convert("L")
+    light = np.asarray(grey)
+    row["brightness"], row["contrast"], row["sharpness"] = light.mean() / 255, light.std() / 255, _sharpness(light)
+    row["grey"] = np.asarray(grey.resize((GREY, GREY), Image.Resampling.BOX))
+    small = image.resize((COLOUR, COLOUR), Image.Resampling.BOX).convert("RGB").convert("YCbCr")
+    row["colour"] = np.asarray(small)[:, :, 1:]
+
+
+def _sharpness(light: UInt8[np.ndarray, "h w"]) -> float:
+    """How far the steepest pixels stand out from the mean of their four neighbours, from 0 to 1.
+
+    Only the steepest count: an image with a sharp thing before a soft ground is sharp.
+    """
+    if min(light.shape) < 3:
+        return 0.0
+    wide = light.astype(np.int16)
+    around = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
+    steps = np.bincount(np.abs(4 * wide[1:-1, 1:-1] - around).ravel())
+    return float(np.searchsorted(np.cumsum(steps), SHARPEST * steps.sum())) / 1020
+
+
+# ---- many images, by processes
+
+
+class _Worker:
+    """A process that looks at images, and the rows that it still has to answer."""
+
+    def __init__(self, splits: Sequence[Images], rows: NDArray[Any], left: Sequence[int]) -> None:
+        context = get_context("fork" if sys.platform == "linux" else None)
+        self.rows, self.left = rows, deque[int]()
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(splits, theirs), daemon=True)
+        with signals_blocked():
+            self.process.start()
+        theirs.close()
+        self.give(left)
+
+    def give(self, rows: Sequence[int]) -> None:
+        """More to look at."""
+        self.left.extend(rows)
+        with suppress(OSError):  # it is dead, which its answer shows
+            self.pipe.send(self.rows[["split", "index"]][list(rows)].tolist())
+
+    def answer(self) -> _Found | str:
+        """What it found of the first that is left; how it ended, if it did."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            return f"the process that decoded it ended ({signal.Signals(-code).name if code < 0 else code})"
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(splits: Sequence[Images], pipe: Connection) -> None:
+    """What a process does: an answer for each place that it is given."""
+    begin_worker(0)
+    with suppress(EOFError, OSError):
+        while True:
+            for split, index in pipe.recv():
+                pipe.send(_look(splits[split], index))
+
+
+def _look_at_all(
+    splits: Sequence[Images], rows: NDArray[Any], missing: Sequence[int], workers: int
+) -> Iterator[tuple[int, _Found]]:
+    """What is missing, in any order; what a process died of, or did not answer in time, has that as its problem."""
+    if workers == 0:
+        yield from ((row, _look(splits[rows["split"][row]], int(rows["index"][row]))) for row in missing)
+        return
+    waiting = deque(missing[first : first + TOGETHER] for first in range(0, len(missing), TOGETHER))
+    running = [_Worker(splits, rows, waiting.popleft()) for _ in range(min(workers, len(waiting)))]
+    try:
+        while running:
+            answered = wait([each.pipe for each in running], PATIENCE)
+            for worker in [each for each in running if each.pipe in answered or not answered]:
+                row, found = worker.left.popleft(), f"not decoded within {PATIENCE:.0f} s"
+                found = worker.answer() if answered else found
+                if isinstance(found, str):  # it is gone, or is to go
+                    problem = f"{splits[rows['split'][row]].name(int(rows['index'][row]))}: {found}"
+                    worker.end()
+                    running.remove(worker)
+                    worker, found = _Worker(splits, rows, worker.left), _Found(_NOTHING, problem)
+                    running.append(worker)
+                yield row, found
+                if not worker.left and waiting:
+                    worker.give(waiting.popleft())
+                elif not worker.left:
+                    running.remove(worker)
+                    worker.end()
+    finally:
+        for worker in running:
+            worker.end()

@@ -1,0 +1,36 @@
+"""Copies as people make them: saved again, made smaller, mirrored, cut."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+
+def _save(image: Image.Image, file: Path, quality: int = 90) -> None:
+    image.convert("RGB").save(file.with_suffix(".jpg"), quality=quality)
+
+
+def _halved(image: Image.Image) -> Image.Image:
+    size = max(1, image.width // 2), max(1, image.height // 2)
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+KINDS: dict[str, Callable[[Path, Path], object]] = {
+    "bytes": shutil.copy,
+    "quality60": lambda source, file: _save(Image.open(source), file, 60),
+    "half": lambda source, file: _save(_halved(Image.open(source)), file),
+    "mirrored": lambda source, file: _save(ImageOps.mirror(Image.open(source)), file),
+}
+"""From a file to a copy of it at another path; all but the first are JPEG files."""
+
+
+def plant(source: Path, folder: Path) -> dict[str, Path]:
+    """A copy of each kind, in a folder, by kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for kind, copy in KINDS.items():
+        file = folder / f"{kind}_{source.parent.name}_{source.name}"
+        copy(source, file)
+        made[kind] = file if kind == "bytes" else file.with_suffix(".jpg")
+    return made
