@@ -1,4 +1,4 @@
-"""A model as a folder of plain files, and its card.
+"""A model as a folder of plain files, and its card, whose text stands in `card.jinja`.
 
 `model.safetensors` holds the tensors, `config.json` the network, the task and the names of what it says under the key
 `vitrail`, beside what timm and transformers read in it, `preprocessor_config.json` how images go in; with them lie the
@@ -125,35 +125,22 @@ def card_of(model: Model, result: Result | None = None) -> str:
         model: What is saved; its facts are shown.
         result: How well it does, where that was counted.
     """
+    from jinja2 import Template  # which nothing else here needs
+
     name, holds = model.output.describe()
-    facts = {
-        **{fact.replace("_", " "): value for fact, value in model.facts.items()},
-        name: holds,
-        "parameters": f"{sum(parameter.numel() for parameter in model.network.parameters()):,}",
-    }
-    if model.reads_text:
-        reads, facts["reads"] = "a text", model.vocabulary.describe()[1]
-    else:
-        reads, facts["image size"] = "an image", " x ".join(map(str, model.preprocessing.size)) + " pixels"
-    rows = "\n".join(f"| {_cell(fact)} | {_cell(value)} |" for fact, value in facts.items())
-    kind, data = type(model.network).__name__, model.facts.get("data")
-    title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
-    background = "" if model.background is None else f"{card_text(model.background)}\n\n"
-    if model.background is not None and model.composites:
-        background += f"`{COMPOSITES}` holds what the network answers to composites of it, which a test needs; without "
-        background += "the file it is computed again.\n\n"
-    about, score = f"{model.about}\n\n" if model.about else "", ""
-    if result is not None:
-        name, value = result.headline
-        score = f" {name.capitalize()} {result.metric.shown(value)} {result.sentence}."
-    opens = python_call("load", ['"."'], own_objects_of(named_of(model)))
-    return (
-        f"{_front_matter(model)}{title}\n\nInput: {reads}. Output: {model.task.help}.{score}\n\n"
-        f"| fact | value |\n|---|---|\n{rows}\n\n"
-        f"```python\nimport vitrail\n\nmodel = {opens}\n"
-        f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
-        "The files contain only tensors and plain text. Preprocessing and the names of the outputs are part of the "
-        "model.\n"
+    numbers = sum(parameter.numel() for parameter in model.network.parameters())
+    facts = {fact.replace("_", " "): value for fact, value in model.facts.items()}
+    text = Path(__file__).with_name("card.jinja").read_text(encoding="utf-8")
+    return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        model=model,
+        result=result,
+        front=_front_matter(model),
+        kind=type(model.network).__name__,
+        facts={**facts, name: holds, "parameters": f"{numbers:,}"},
+        opens=python_call("load", ['"."'], own_objects_of(named_of(model))),
+        example=repr(model.example),
+        cell=_cell,
+        card_text=card_text,
     )
 
 
