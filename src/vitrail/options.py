@@ -85,12 +85,37 @@ class Computing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class LayoutOptions:
+    """How data are read; see `vitrail.data.layout.Layout`.
+
+    Attributes:
+        path_column: Of a list or table: the column of the images.
+        label_column: The column of what is learnt; or several, separated by commas, each a label that is there or not.
+        split_column: The column of the splits.
+        group_column: The column of the groups: images of one recording, patient or scene, which never stand on both
+            sides of a split that is made here.
+        group_pattern: The group of an image by its name: what stands in the brackets of this regular expression, such
+            as '(.+)_[0-9]+'.
+    """
+
+    TITLE: ClassVar[str] = "columns and groups; default: found by what the data hold"
+
+    path_column: str | None = option(metavar="NAME")
+    label_column: str | None = option(metavar="NAME,...")
+    split_column: str | None = option(metavar="NAME")
+    group_column: str | None = option(metavar="NAME")
+    group_pattern: str | None = option(metavar="REGEX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(LayoutOptions):
     """What is learnt, from which data, and by which recipe.
 
     Attributes:
         task: The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.
         split_seed: Seed of the choice of held-out images, where the data have no split of their own; default: 0.
+        fractions: How data without splits are divided: 80/10/10 for training, validation and test, or 90/10 without
+            test; default: a tenth is held out for validation.
         bits: How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images.
         unreadable: Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and
             one image in any case.
@@ -103,6 +128,7 @@ class DataOptions:
         "auto", help=f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", metavar="NAME"
     )
     split_seed: int | None = option(idle={"split": "is for data without splits, but {data} has splits"})
+    fractions: str | None = option(metavar="80/10/10")
     bits: int | None = option(idle=_OF_IMAGES)
     unreadable: float | None = option(idle=_OF_IMAGES)
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
 from vitrail.arguments import typed
@@ -28,6 +28,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.text import ShortRepr, canonical
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
+LABELS = "labels"  # several labels an image: see `LabelSets`
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
 PADDING, BEGIN, END = 0, 1, 2
 FIRST = 3  # the id of the first token
@@ -165,6 +166,46 @@ class Labels(Values):
         """How many samples each class has, classes without any left out."""
         numbers = np.bincount(self.values, minlength=len(self.names))
         return {name: int(number) for name, number in zip(self.names, numbers, strict=True) if number}
+
+
+@typed
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelSets(Values):
+    """Several labels, one or none for each sample.
+
+    Args:
+        values: (n, labels), whether each label is there.
+        names: The names of the labels, by number.
+    """
+
+    values: Bool[np.ndarray, "n labels"]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check that every label has a name, which is stored in its one form."""
+        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
+        if self.values.shape[1:] != (len(self.names),):
+            problem = f"{self.values.shape[1:]} labels a sample for {len(self.names)} names"
+            raise UsageError(problem, "one column for each name")
+
+    @staticmethod
+    def of(sets: Sequence[Iterable[str]]) -> "LabelSets":
+        """The column that names some labels for each sample; they are sorted by name."""
+        every = [[canonical(name) for name in names] for names in sets]
+        known = sorted({name for names in every for name in names})
+        number_of, values = {name: i for i, name in enumerate(known)}, np.zeros((len(every), len(known)), bool)
+        for row, names in enumerate(every):
+            values[row, [number_of[name] for name in names]] = True
+        return LabelSets(values, tuple(known))
+
+    def word(self, index: int) -> str:
+        """The names of its labels."""
+        return ", ".join(self.names[number] for number in np.flatnonzero(self.values[index]))
+
+    def counts(self) -> dict[str, int]:
+        """How many samples each label has, labels without any left out."""
+        return {name: int(n) for name, n in zip(self.names, self.values.sum(axis=0), strict=True) if n}
 
 
 @typed
@@ -422,6 +463,13 @@ class Samples(ShortRepr):
         """The name of a sample: that of its input."""
         return self.inputs.name(index)
 
+    def units(self) -> Sequence[str]:
+        """Of each sample what never stands on both sides of a split: its group; where none is known, its name."""
+        if GROUP not in self.columns:
+            return self.inputs.names()
+        groups = self.column(GROUP)
+        return groups.values if isinstance(groups, Texts) else [groups.word(row) for row in range(len(self))]
+
     def column(self, name: str | None) -> Column:
         """One of the columns; one without values for None.
 
@@ -461,6 +509,8 @@ class RawDataset:
         split_seed: The seed, when the reader itself made the splits of data that came in one piece.
         facts: How the data were made, in plain values that a run stores.
         name: By what they are found again from any folder: the name of a set, else their root.
+        fractions: Of training, validation and test, where data in one piece are divided by them; else a tenth is held
+            out for validation.
     """
 
     root: str
@@ -470,6 +520,7 @@ class RawDataset:
     split_seed: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    fractions: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         """In three lines: where the data are, how many samples each split has, and the columns."""

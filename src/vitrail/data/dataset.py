@@ -9,15 +9,16 @@ for something else.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import Bool, Int64, UInt8
 
 from vitrail.data.columns import (
     ALL,
+    GROUP,
     LABEL,
     SPLITS,
     TEST,
@@ -295,17 +296,21 @@ def _match(samples: Samples, column: str | None, codec: Any, where: str) -> tupl
 
 
 def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Samples], int | None]:
-    """The splits, with validation samples held out where the data have none; and the seed of that, if there is one."""
-    splits = dict(raw.splits)
-    used = raw.split_seed
+    """The splits, and the seed of those that are made here, if there are any.
+
+    Of data in one piece, and of training samples without others to validate on, a tenth is held out for validation, or
+    the fractions of the data for validation and test.
+    """
+    splits, used = dict(raw.splits), raw.split_seed
     if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:
-        if whole.column(column).strata() is not None:
-            splits[TRAIN], held = hold_out(whole, min(MOST_HELD_OUT, round(len(whole) / 10)), seed, column)
-        else:
-            splits[TRAIN], held = _hold_out_by_name(whole, seed)
-        if len(held):
-            splits[VALIDATION] = held
-        used = seed
+        count, rest = len(whole), whole
+        wanted = {name: round(count * part) for name, part in zip(SPLITS, raw.fractions, strict=False)}
+        wanted = wanted or {VALIDATION: min(MOST_HELD_OUT, round(count / 10))}
+        for name in (TEST, VALIDATION):
+            if name in wanted:
+                rest, held = hold_out(rest, wanted[name], seed, column)
+                splits |= {name: held} if len(held) else {}
+        splits[TRAIN], used = rest, seed
     return {name: splits[name] for name in SPLITS if name in splits}, used
 
 
@@ -317,8 +322,12 @@ def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL
     a class with one sample keeps it. Which samples go is decided by a hash of seed and name, so that a sample stays
     on its side when others are added, on every machine and with every version of numpy.
 
+    Groups go as a whole, in the order of their hashes: each that brings the classes nearer to these numbers, unless
+    training would lose a class; then, for a class of which none went, the first group that has it. Samples without
+    classes count as of one class, and equal names among them as a group.
+
     Args:
-        samples: With a column that has `strata`.
+        samples: With the column.
         count: How many to hold out, 0..n.
         seed: The seed of the choice.
         column: The name of that column.
@@ -326,15 +335,46 @@ def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL
     Returns:
         The samples kept and the samples held out, both in their old order.
     """
-    strata = samples.column(column).strata()
-    assert strata is not None
+    strata, units = samples.column(column).strata(), samples.units()
+    if strata is None or GROUP in samples.columns:
+        held = _hold_groups(np.zeros(len(samples), np.int64) if strata is None else strata, units, count, seed)
+        return samples.select(np.flatnonzero(~held)), samples.select(np.flatnonzero(held))
     sizes = np.bincount(strata, minlength=1)
     by_class = np.split(np.argsort(strata, kind="stable"), np.cumsum(sizes)[:-1])
     held = np.zeros(len(strata), dtype=bool)
-    ranks = np.array([_rank(seed, name).hex() for name in samples.inputs.names()])
+    ranks = np.array([_rank(seed, name).hex() for name in units])
     for members, quota in zip(by_class, _quotas(sizes, count), strict=True):
         held[members[np.argsort(ranks[members], kind="stable")[:quota]]] = True
     return samples.select(np.flatnonzero(~held)), samples.select(np.flatnonzero(held))
+
+
+def _hold_groups(
+    strata: Int64[np.ndarray, " n"], units: Sequence[str], count: int, seed: int
+) -> Bool[np.ndarray, " n"]:
+    """Which samples go, with all of their group."""
+    names, group_of = np.unique(np.array(units, dtype=object), return_inverse=True)
+    sizes = np.bincount(strata, minlength=1)
+    table = np.zeros((len(names), len(sizes)), np.int64)
+    np.add.at(table, (group_of, strata), 1)
+    wanted, gone, chosen = np.array(_quotas(sizes, count)), np.zeros(len(sizes), np.int64), np.zeros(len(names), bool)
+    order = sorted(range(len(names)), key=lambda number: _rank(seed, names[number]))
+
+    def go(number: int, nearer: bool) -> bool:
+        """Whether a group went: training keeps a sample of each class."""
+        more = gone + table[number]
+        kept = not ((more == sizes) & (table[number] > 0)).any()
+        if chosen[number] or not kept or (nearer and abs(more - wanted).sum() >= abs(gone - wanted).sum()):
+            return False
+        chosen[number], gone[:] = True, more
+        return True
+
+    for number in order:
+        go(number, nearer=True)
+        if gone.sum() >= wanted.sum():
+            break
+    for label in np.flatnonzero((gone == 0) & (wanted > 0)):
+        next((number for number in order if table[number, label] and go(number, nearer=False)), None)
+    return chosen[group_of]
 
 
 def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
@@ -346,14 +386,6 @@ def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
     for label in by_remainder[: count - sum(quotas)]:
         quotas[label] += 1
     return [min(max(quota, 1), int(size) - 1) if size else 0 for quota, size in zip(quotas, sizes, strict=True)]
-
-
-def _hold_out_by_name(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """The same of samples without classes, chosen by a hash of seed and name: the same input, the same side."""
-    ranks = [_rank(seed, name).hex() for name in samples.inputs.names()]
-    distinct, places = np.unique(ranks, return_inverse=True)
-    most = 0 if len(distinct) < 2 else max(1, min(MOST_HELD_OUT, round(len(distinct) / 10)))
-    return samples.select(np.flatnonzero(places >= most)), samples.select(np.flatnonzero(places < most))
 
 
 def _rank(seed: int, name: str) -> bytes:

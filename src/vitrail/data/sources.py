@@ -25,6 +25,7 @@ from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
     from vitrail.data.dataset import Counts
+    from vitrail.data.layout import Layout
 
 Reader = Callable[..., "RawDataset"]
 """(a name or path, the folder of named sets or None) to what lies there, as a `RawDataset`."""
@@ -43,6 +44,7 @@ class Format:
         suffixes: Of a file that it reads, in small letters.
         marks: A folder that holds one of these files is of this format; "." is in every folder.
         served: Whether it may lie behind an http(s) address.
+        columns: Whether it has columns that a person may name: its reader takes a `Layout` as well.
         sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
         made: Whether it is made, of a seed and as many samples as are wanted.
         texts: Whether it gives sequences only: something to be read, and a text to be written.
@@ -60,6 +62,7 @@ class Format:
     suffixes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     served: bool = False
+    columns: bool = False
     sorts: bool = False
     made: bool = False
     texts: bool = False
@@ -116,7 +119,7 @@ FORMATS = (
     _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
     Format("shards", _SHARDS_HELP, _reader("readers.shards"), marks=(SHARDS, PACKING), served=True),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
-    Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv")),
+    Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),
     _strings("mnist-strings", "images of one to five digits to read", files="mnist", recipe="mnist-strings"),
     Format("pairs", "source<TAB>target[<TAB>split]", _reader("readers.manifest"), suffixes=(".tsv",), texts=True),
@@ -208,7 +211,12 @@ def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
 
 @typed
 def read(
-    what: str, data_root: Path | None = None, *, split_seed: int = 0, counts: "Counts | None" = None
+    what: str,
+    data_root: Path | None = None,
+    *,
+    split_seed: int = 0,
+    counts: "Counts | None" = None,
+    layout: "Layout | None" = None,
 ) -> "RawDataset":
     """Read what lies there, by the reader that fits.
 
@@ -217,21 +225,31 @@ def read(
         data_root: Where the files of a named set are.
         split_seed: Of samples that are made.
         counts: How many samples are made, of a set that is made; the usual numbers when None.
+        layout: Its columns, groups and fractions, where a person names them.
 
     Returns:
         What the reader found: splits with columns that are not yet matched to a codec.
 
     Raises:
-        UsageError: There is no such named set, or an extra package is missing.
+        UsageError: There is no such named set, an extra package is missing, or the layout has no effect here.
         DataError: The data is missing or damaged.
     """
-    chosen = check_data(what)
-    raw = chosen.read(what, data_root, *((split_seed, counts) if chosen.made else ()))
-    return replace(raw, name=what if chosen.names(what) else raw.root)
+    from vitrail.data.layout import AS_FOUND  # columns, which a list of formats does not need
+
+    chosen, how = check_data(what), layout or AS_FOUND
+    if not chosen.columns:
+        how.check_columns(what)
+    more = (split_seed, counts) if chosen.made else (how,) if chosen.columns else ()
+    raw = chosen.read(what, data_root, *more)
+    return how.apply(replace(raw, name=what if chosen.names(what) else raw.root))
 
 
 def read_images(
-    words: str | Path | Sequence[str | Path], data_root: str | Path | None = None, *, flat: bool = False
+    words: str | Path | Sequence[str | Path],
+    data_root: str | Path | None = None,
+    *,
+    flat: bool = False,
+    layout: "Layout | None" = None,
 ) -> "RawDataset":
     """The images that words name, for verbs that need no labels.
 
@@ -240,6 +258,7 @@ def read_images(
         data_root: Where the files of a named set are.
         flat: Whether a folder stands for all images in it, at any depth, under paths that can be typed; else its
             folders are classes and splits, and names hold wherever the data lie.
+        layout: As for `read`.
 
     Returns:
         The images, with the columns that they have; those that nothing sorts as one split, without columns.
@@ -252,7 +271,7 @@ def read_images(
     root, row = None if data_root is None else Path(data_root).expanduser(), format_of(names[0])
     check_root(names[0], root)
     alone = len(names) == 1 and row is not None and not (flat and row.sorts)
-    raw = read(names[0], root) if alone else _read_unsorted(names, flat)
+    raw = read(names[0], root, layout=layout) if alone else _read_unsorted(names, flat)
     if not next(iter(raw.splits.values())).has_images:
         raise DataError(f"{names[0]} contains texts, but images are wanted", "name images, or a folder or list of them")
     if not any(map(len, raw.splits.values())):  # the first that is not empty is enough: some make their splits

@@ -28,6 +28,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
 from vitrail.data.images import HASH
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import Contents, Loader, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors, write_tensors
@@ -230,6 +231,7 @@ def open_for(
     data_root: Path | None = None,
     split: str | None = None,
     reader: Reader | None = None,
+    layout: Layout = AS_FOUND,
 ) -> Split:
     """The samples to evaluate or explain a model on, with a column that is matched to its codec.
 
@@ -240,6 +242,7 @@ def open_for(
         data_root: Folder of the named sets.
         split: Name of the split; test, else validation, else all samples when None.
         reader: A reader of the user's own.
+        layout: Columns and groups of other data than the run's, which has stored how they are read.
 
     Raises:
         UsageError: There are no data and none stored, or no such split.
@@ -263,16 +266,18 @@ def open_for(
             what = remembered["root"]
         if data_root is None and root.exists():
             data_root = root
-        counts = settings_from_dict(run.config).counts if run.config else None
+        if run.config:
+            settings = settings_from_dict(run.config)
+            counts, layout = settings.counts, settings.layout if layout == AS_FOUND else layout
         unseen = VALIDATION if not halves or halves == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
     data_root = run.root_for(what, data_root)
     if reader is None:
-        raw = read(what, data_root, split_seed=seed, counts=counts)
+        raw = read(what, data_root, split_seed=seed, counts=counts, layout=layout)
     else:
         from vitrail.runs.contracts import read_own  # which the library's own readers do not need
 
-        raw = read_own(reader, what, data_root)
+        raw = layout.apply(read_own(reader, what, data_root))
     check_column(what, raw.columns(), model.task)
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)
@@ -342,7 +347,7 @@ def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
     """Cut samples in two by a hash of their names.
 
     Where samples that are alike, such as those of a class, are all in one half by chance, it gives the one with the
-    least hash to the other. Samples of one name stay together.
+    least hash to the other. Samples of one name or group stay together.
 
     Args:
         samples: Of the validation split, matched to the codec.
@@ -352,7 +357,7 @@ def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
     everyone = np.arange(len(samples), dtype=np.int64)
     if samples.inputs.renewed:
         return Halves(everyone, everyone, "its images are made, and not chosen from")
-    names = map(os.fsencode, samples.inputs.names())
+    names = map(os.fsencode, samples.units())
     ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in names])
     second = np.array([int(rank[-1], 16) % 2 == 1 for rank in ranks], dtype=bool)
     strata = everyone[:0]

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.errors import Hint, UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
@@ -175,6 +176,7 @@ class Settings:
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
         separator: Between two tokens of a text; empty for one token per character.
         counts: Samples of each split of a generated data set.
+        layout: Columns, groups and fractions of the data, where they were named.
         keep: The network that becomes the model: the best checkpoint (or the probe), the last network, or the probe.
         unreadable: The fraction of the images of a split that may be unreadable; one may be in any case.
         background: Whether the model has shuffled patches of training images, to test explanations with.
@@ -200,6 +202,7 @@ class Settings:
     pad_value: Annotated[int, Field(ge=0, le=255)] = 128
     separator: str = ""
     counts: Counts = field(default_factory=Counts)
+    layout: Layout = AS_FOUND
     keep: Keep = "auto"
     unreadable: Below1 = 0.01
     background: bool = True

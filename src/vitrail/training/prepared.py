@@ -18,6 +18,7 @@ from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.sources import read
@@ -197,7 +198,14 @@ class Prepared:
 
 
 def open_data(
-    data: str, task: str, root: Path | None, seed: int, counts: Counts, separator: str = "", own: Own = NOTHING_OWN
+    data: str,
+    task: str,
+    root: Path | None,
+    seed: int,
+    counts: Counts,
+    separator: str = "",
+    layout: Layout = AS_FOUND,
+    own: Own = NOTHING_OWN,
 ) -> tuple[Dataset, Task]:
     """The data of a run, and its task.
 
@@ -208,13 +216,17 @@ def open_data(
         seed: Of the validation split, if the data have none, and of generated samples.
         counts: Numbers of generated samples.
         separator: Between two tokens of a text.
+        layout: Columns, groups and fractions that were named.
         own: Reader and task, if they were passed as objects.
 
     Raises:
         UsageError: More than one task fits, or there is none of that name.
         DataError: The data cannot be used.
     """
-    raw = read_own(own.reader, data, root) if own.reader else read(data, root, split_seed=seed, counts=counts)
+    if own.reader:
+        raw = layout.apply(read_own(own.reader, data, root))
+    else:
+        raw = read(data, root, split_seed=seed, counts=counts, layout=layout)
     if own.task is not None:
         learnt = check_column(data, raw.columns(), own.task)
     else:

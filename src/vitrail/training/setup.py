@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vitrail.data.dataset import Counts, Dataset
+from vitrail.data.layout import Layout
 from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.linear_probe import Probed, fit_probe
@@ -98,7 +99,8 @@ def decide(
     made = RECIPES.get(request.data if options.recipe == "auto" else options.recipe)
     counts = replace(Counts() if made is None else made.counts, **section("counts"))
     name, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
-    dataset, task = open_data(request.data, name, root, seed, counts, separator, request.own)
+    layout = Layout(**section("layout"))
+    dataset, task = open_data(request.data, name, root, seed, counts, separator, layout, request.own)
     background = task.background and values.get("background", True)
     refusals.check_known(request, dataset, task, background, bool(section("initial").get("probe")))
     request = with_source(request, dataset, task, listen)
@@ -267,7 +269,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
     name = settings.data if is_named(settings.data) or own.reader is not None else stored["root"]
     root = options.data_root or Path(stored["root"])
-    how = settings.split_seed, settings.counts, settings.separator
+    how = settings.split_seed, settings.counts, settings.separator, settings.layout
     dataset, learnt = open_data(name, settings.task, root, *how, own)
     named = replace(request, data=settings.data)
     refusals.check_known(named, dataset, learnt, settings.background, settings.fits_head)

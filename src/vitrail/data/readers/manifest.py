@@ -1,12 +1,11 @@
 """Samples from a list: a table with a header, a file with one JSON object a line, or pairs of texts.
 
-Columns of images are `path` (or, without one, `file`, `image`, `filename` or `file_name`), if the data is split
-`split`, and what is known of each image: `label` (a class), `text` (what stands on it), `group` (what it belongs to: a
-scene, a patient), or any other; there may be none. Which of them is learnt is the task's choice; a column is checked
-when it is read. A table has commas in a `.csv` file and tabs in a `.tsv` file; its header may name ours in capitals.
-Paths are relative to the list.
+The columns of a table may have any names (`vitrail.data.tables`); commas, semicolons or tabs stand between them. A list
+without a header has the path of an image and its label, if any, in each line: `path,label`, or `path label` in a `.txt`
+file. A file is UTF-8, UTF-16 or Latin-1. Paths are relative to the list, also with backslashes; ids without a suffix
+are the stems of images below its folder. Images may also stand in the table itself, as `pixel0` to `pixel783`.
 
-Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file without a column `path`; a
+Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file without a column of images; a
 first line of just these names, also in capitals, is a header:
 
     source<TAB>target[<TAB>split]
@@ -15,143 +14,236 @@ first line of just these names, also in capitals, is a header:
 import csv
 import io
 import json
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vitrail.data.columns import (
-    ALL,
-    GROUP,
-    LABEL,
-    SPLITS,
-    TEXT,
-    Column,
-    Labels,
-    Lazy,
-    RawDataset,
-    Samples,
-    Texts,
-    split_of,
-)
-from vitrail.data.images import FileImages
+from vitrail.data.columns import ALL, SPLITS, TEXT, RawDataset, Samples, Texts
+from vitrail.data.images import ArrayImages, FileImages, Images
+from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.sources import EXTENSIONS
+from vitrail.data.tables import PATH, PATHS, SPLIT, Roles, Table, columns_of, find_roles, splits_in
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
-PATH, SOURCE, SPLIT = "path", "source", "split"
-_PATHS = PATH, "file", "image", "filename", "file_name"  # the first of them that is there
-_OURS = (*_PATHS, SPLIT, LABEL, TEXT, GROUP)
-_BETWEEN = "commas between the columns of a .csv file in every line, tabs in those of a .tsv file"
-_OF_PAIRS = (SOURCE, "target", SPLIT)
-
-Line = tuple[str, Mapping[str, object]]  # where it stands, for messages, and its cells by column
+SOURCE, TARGET = "source", "target"
+_OF_PAIRS = (SOURCE, TARGET, SPLIT)
+_BETWEEN = "the same separators in every line: commas, semicolons or tabs"
+_OURS = {SPLIT, "label", TEXT, "group"}  # columns by which a .tsv without `path` is a list of images, too
+_PIXEL = re.compile(r"pixel_?\d+", re.IGNORECASE)
 
 
-def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
-    """Read a list of images, `.csv`, `.tsv` or `.jsonl`, or a `.tsv` of pairs of texts.
+def read_manifest(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
+    """Read a list of images, `.csv`, `.tsv`, `.txt` or `.jsonl`, or a `.tsv` of pairs of texts.
 
     Args:
         what: The path of the list; relative paths in it start from its folder.
         data_root: Not used: the path is enough.
+        layout: The columns, where a person names them.
 
     Returns:
-        The splits that the column `split` names (train, val, valid, validation, test), or one split `all` without it.
-        Of pairs, sources are inputs, and targets are the column `text`.
+        The splits that the list names, or one split `all` without them. Of pairs, sources are inputs, and targets are
+        the column `text`.
 
     Raises:
-        DataError: The column `path` is missing, a value is empty or not understood, or a file is missing.
+        UsageError: A column that was named is not there, or two columns could be the label.
+        DataError: No column has images, a value is empty or not understood, or a file is missing.
     """
     path = Path(what).expanduser()
-    suffix, notes, splits = path.suffix.lower(), list[str](), dict[str, Samples]()
-    problem = f"{path} cannot be read as UTF-8 text"
-    with raised_as(DataError, problem, "save it as UTF-8", (OSError, UnicodeDecodeError)):
-        text = path.read_text(encoding="utf-8-sig")
-    header = {name.strip().lower() for name in re.split(r"[\t,;]", text.partition("\n")[0])}
-    named = PATH in header or (header & {*_PATHS} and header & {SPLIT, LABEL, TEXT, GROUP})
-    pairs = suffix == ".tsv" and not named
-    column = SOURCE if pairs else PATH
-    lines = list((_pair_lines if pairs else _json_lines if suffix == ".jsonl" else _table_lines)(text, path))
-    if not lines and pairs:
-        raise DataError(f"{path} contains no pairs", "one pair per line: source<TAB>target")
-    if not lines:
-        raise DataError(f"{path} lists no images", "one line per image: path,label")
-    values = [_text(cells[column], column, where) for where, cells in lines]
-    split_of = [_split_of(line) for line in lines]
-    if ALL in split_of and set(split_of) != {ALL}:
-        raise DataError(f"{path} has a split in only some of its lines", "a split in every line, or in none")
-    files = [] if pairs else [path.parent / Path(value).expanduser() for value in values]
-    if missing := [file for file in files if not file.is_file()]:
-        named = some_of([os.path.relpath(file, path.parent) for file in missing], 5)
-        problem = f"{path}: {len(missing)} of {len(lines)} files are missing: {named}"
-        raise DataError(problem, "write paths relative to the folder of the list")
-    if repeated := sum(count > 1 for count in Counter(files).values()):
-        notes.append(f"Listed more than once: {counted(repeated, 'file')}.")
-    texts = list(map(canonical, values)) if pairs else []
-    number_of_splits = Counter(one for one, _ in set(zip(files or texts, split_of, strict=True)))
-    if shared := sum(count > 1 for count in number_of_splits.values()):
-        notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
-    inputs = Texts(tuple(texts)) if pairs else FileImages(files, path.parent)
+    text, notes = _decoded(path)
+    suffix, (first, second) = path.suffix.lower(), [*text.lstrip("\n").split("\n", 2), "", ""][:2]
+    header = {name.strip(' "').lower() for name in re.split(r"[\t,;]", first)}
+    named = layout.columns or PATH in header or (header & {*PATHS} and header & _OURS)
+    if suffix == ".tsv" and not named and not _starts_with_image(first, second):
+        table = _table_of(list(_pair_lines(text, path)), path)
+        roles = Roles(SOURCE, split=SPLIT if SPLIT in table.columns else "")
+    else:
+        table = _json_table(text, path) if suffix == ".jsonl" else _text_table(text, path, suffix)
+        roles = find_roles(table, layout, "" if _pixels_in(table) else None) if len(table) else Roles()
+    if not len(table):
+        wanted = "pairs" if suffix == ".tsv" and not named else "images"
+        hint = "one pair per line: source<TAB>target" if wanted == "pairs" else "one line per image: path,label"
+        raise DataError(f"{path} lists no {wanted}", hint)
+    inputs, more = _inputs_of(table, roles, path)
+    split_of, note = splits_in(table, roles)
+    notes += [*filter(None, (roles.sentence() if roles.path != SOURCE else "", note)), *more]
+    of = Counter(one for one, _ in {*zip(inputs.names(), split_of, strict=True)})
+    if shared := sum(count > 1 for count in of.values()):
+        notes.append(f"In more than one split: {counted(shared, 'source' if roles.path == SOURCE else 'file')}.")
+    splits = dict[str, Samples]()
     for name in (*SPLITS, ALL):
         if numbers := [number for number, split in enumerate(split_of) if split == name]:
-            mine = _columns([lines[number] for number in numbers], column)
+            mine = columns_of(table, roles, numbers, _pixels_in(table))
             splits[name] = Samples(inputs.select(np.array(numbers, np.int64)), mine)
     return RawDataset(str(path.resolve()), splits, tuple(notes))
 
 
-def _split_of(line: Line) -> str:
-    """The split that a line belongs to; `all` where it names none."""
-    where, cells = line
-    if SPLIT not in cells:
-        return ALL
-    named = _text(cells[SPLIT], SPLIT, where)
-    if (split := split_of(named)) is None:
-        raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLITS)}")
-    return split
+def _decoded(path: Path) -> tuple[str, list[str]]:
+    """The text of a file, and a sentence where it is no UTF-8.
+
+    Raises:
+        DataError: It cannot be read, or is no text.
+    """
+    with raised_as(DataError, f"{path} cannot be read", "check its permissions", OSError):
+        content = path.read_bytes()
+    for start, coding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"), (b"", "latin-1")):
+        if content.startswith(start) and not (coding == "latin-1" and b"\0" in content):
+            try:
+                text = content.decode(coding)
+            except UnicodeDecodeError:
+                continue
+            return text, [f"Read as {coding.title()}, since it is no UTF-8."] if coding == "latin-1" else []
+    raise DataError(f"{path} cannot be read as UTF-8 text", "save it as UTF-8")
 
 
-def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
-    """The columns of some lines beside that of the inputs, each made and checked when it is read."""
+def _inputs_of(table: Table, roles: Roles, path: Path) -> tuple[Images | Texts, list[str]]:
+    """The images (or texts) of the rows, and what is unusual about them.
 
-    def make(name: str) -> Column:
-        values = [_text(cells.get(name), name, where) for where, cells in lines]
-        return Labels.of(values) if name == LABEL else Texts(tuple(values))
-
-    names = dict.fromkeys(name for _, cells in lines for name in cells if name not in (inputs, SPLIT))
-    return Lazy(names, make)
-
-
-def _table_lines(text: str, path: Path) -> Iterator[Line]:
-    between = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
-    try:
-        columns = _name_columns([name.strip() for name in reader.fieldnames or []], str(path))
-        reader.fieldnames = columns
-        for cells in reader:
-            where = f"{path}, line {reader.line_num}"
-            if None in cells.values() and re.search(r"[\t,;]", cells[PATH] or ""):
-                raise DataError(f"{where}: '{cells[PATH]}' has other separators than the first line", _BETWEEN)
-            yield where, {name: cell for name, cell in cells.items() if name is not None}
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
+    Raises:
+        DataError: A path is empty, or files are missing.
+    """
+    if pixels := _pixels_in(table):
+        return _pixel_images(table, pixels, path), []
+    values = table.texts(roles.path, role=PATH if roles.path != SOURCE else SOURCE)
+    if roles.path == SOURCE:
+        return Texts(tuple(map(canonical, values))), []
+    files = _files_of(values, path.parent, table)
+    repeated = sum(count > 1 for count in Counter(files).values())
+    notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
+    return FileImages([Path(file) for file in files], path.parent), notes
 
 
-def _name_columns(columns: list[str], where: str) -> list[str]:
-    """The columns, one of them `path`; a name of ours in capitals is ours, unless it could be more than one column."""
-    small = [name.lower() for name in columns]
-    named = [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
-    if twice := [name for name, number in Counter(named).items() if number > 1 and name]:
+def _files_of(values: Sequence[str], folder: Path, table: Table) -> list[str]:
+    """The file of each cell.
+
+    Raises:
+        DataError: Files are missing, or two have the stem that is wanted.
+    """
+    root, known = str(folder), dict[str, set[str]]()
+
+    def found(file: str) -> bool:
+        """Whether it is there, by one look into each folder."""
+        above, name = os.path.split(file)
+        if above not in known:
+            try:
+                known[above] = {entry.name for entry in os.scandir(above) if not entry.is_dir()}
+            except OSError:
+                known[above] = set()
+        return name in known[above]
+
+    files = [os.path.join(root, os.path.expanduser(value)) for value in values]
+    if missing := [row for row, file in enumerate(files) if not found(file)]:
+        for row in missing:
+            files[row] = os.path.join(root, values[row].replace("\\", "/"))
+        missing = [row for row in missing if not found(files[row])]
+    if missing and not any(values[row].lower().endswith(EXTENSIONS) for row in missing):
+        from vitrail.data.readers.folder import image_files  # of ids alone
+
+        stems = dict[str, list[Path]]()
+        for each in image_files(folder)[0]:
+            stems.setdefault(each.stem, []).append(each)
+        for row in missing:
+            likely = stems.get(values[row], ())
+            if len(likely) > 1:
+                names = some_of([each.relative_to(folder).as_posix() for each in likely], 3)
+                problem = f"{table.where(row)}: '{values[row]}' is the stem of {counted(len(likely), 'file')}: {names}"
+                raise DataError(problem, "the path of the file in each line")
+            files[row] = str(likely[0]) if likely else files[row]
+        missing = [row for row in missing if values[row] not in stems]
+    if missing:
+        named = some_of([os.path.relpath(files[row], root) for row in missing], 5)
+        problem = f"{table.name}: {len(missing)} of {len(values)} files are missing: {named}"
+        raise DataError(problem, "write paths relative to the folder of the list")
+    return files
+
+
+def _pixels_in(table: Table) -> list[str]:
+    """The columns of pixels, in their order; none of a table of paths."""
+    found = [name for name in table.columns if _PIXEL.fullmatch(name)]
+    return found if len(found) > 1 else []
+
+
+def _pixel_images(table: Table, names: Sequence[str], path: Path) -> ArrayImages:
+    """Images whose pixels stand in columns: of equal sides, grey or coloured."""
+    channels = next((c for c in (1, 3) if math.isqrt(len(names) // c) ** 2 * c == len(names)), 0)
+    if not channels:
+        raise DataError(f"{path} has {len(names)} columns of pixels, of which no square image can be made", "N x N")
+    with raised_as(DataError, f"{path} has pixels that are no whole numbers from 0 to 255", "0 to 255", ValueError):
+        values = np.array([table.columns[name] for name in names], np.float64).T
+        if values.min() < 0 or values.max() > 255 or (values % 1).any():
+            raise ValueError(f"{values.min():g} to {values.max():g}")
+    side = math.isqrt(len(names) // channels)
+    return ArrayImages(values.astype(np.uint8).reshape(-1, side, side, *[channels] * (channels > 1)), path.stem)
+
+
+# ---- from text to a table
+
+
+def _text_table(text: str, path: Path, suffix: str) -> Table:
+    """A table of lines with separators; a first line with an image in it is no header."""
+    between = _separator(text, suffix)
+    if between == " ":
+        lines = [(number, line.split()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        rows = [(number, [" ".join(words[:-1]), words[-1]] if len(words) > 1 else words) for number, words in lines]
+        rows = [(number, [" ".join(cells)] if _is_path(" ".join(cells)) else cells) for number, cells in rows]
+    else:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
+        try:
+            rows = [(reader.line_num, cells) for cells in reader if cells]
+        except csv.Error as error:
+            problem = f"{path}, line {reader.line_num}: not valid CSV ({error})"
+            raise DataError(problem, "check the quotes there") from error
+    if rows and _starts_with_image(*rows[0][1]):
+        names = [PATH, "label", *(f"column {number}" for number in range(3, len(rows[0][1]) + 1))][: len(rows[0][1])]
+    else:
+        names = [name.strip() for name in (rows.pop(0)[1] if rows else [])]
+    names = _checked(names, str(path))
+    wide = len(names)
+    for line, cells in rows:
+        if len(cells) != wide:
+            if len(cells) == 1 and re.search(r"[\t,;]", cells[0]):
+                raise DataError(f"{path}, line {line}: '{cells[0]}' has other separators than the first line", _BETWEEN)
+            cells[wide:] = []
+            cells += [""] * (wide - len(cells))
+    columns = zip(*(cells for _, cells in rows), strict=True) if rows else [()] * wide
+    return Table(str(path), dict(zip(names, columns, strict=True)), [line for line, _ in rows])
+
+
+def _separator(text: str, suffix: str) -> str:
+    """What stands between the columns: of the first lines, what all have most of; blanks in a `.txt` file alone."""
+    lines = [line for line in text[:20_000].split("\n") if line.strip()][:20]
+    usual = "\t" if suffix == ".tsv" else ","
+    for between in dict.fromkeys((usual, ";", "\t", ",")):
+        if lines and between in lines[0]:
+            return between
+    return " " if suffix == ".txt" else usual
+
+
+def _is_path(cell: str) -> bool:
+    return cell.strip().lower().endswith(EXTENSIONS)
+
+
+def _starts_with_image(*cells: str) -> bool:
+    """Whether some cells of a first line name an image."""
+    return any(_is_path(each) for cell in cells for each in re.split(r"[\t,;]", cell))
+
+
+def _checked(names: Sequence[str], where: str) -> list[str]:
+    """Names of columns, no two of them alike."""
+    if twice := [name for name, number in Counter(names).items() if number > 1 and name]:
         raise DataError(f"{where}: more than one column is called {twice[0]}", "another name for each column")
-    if (path := next((name for name in _PATHS if name in named), None)) is None:
-        apart = len(named) != 1 or not re.search(r"[\t,;]", named[0])
-        problem = f"{where}: no column {PATH}; the columns are {', '.join(named) or 'none'}"
-        raise DataError(problem, "name the columns path,label or path,label,split" if apart else _BETWEEN)
-    return [PATH if name == path else name for name in named]
+    return list(names)
 
 
-def _json_lines(text: str, path: Path) -> Iterator[Line]:
+def _json_table(text: str, path: Path) -> Table:
+    """A table of JSON objects, one a line, whose keys may differ."""
+    rows, lines = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
         where = f"{path}, line {number}"
         if not line.strip():
@@ -163,10 +255,21 @@ def _json_lines(text: str, path: Path) -> Iterator[Line]:
             raise DataError(problem, "one JSON object per line") from error
         if not isinstance(cells, dict):
             raise DataError(f"{where}: not a JSON object", 'one {"path": .., "label": ..} a line')
-        yield where, dict(zip(_name_columns(list(cells), where), cells.values(), strict=True))
+        rows.append(cells)
+        lines.append(number)
+    names = dict.fromkeys(name for cells in rows for name in cells)
+    return Table(str(path), {name: [cells.get(name) for cells in rows] for name in names}, lines)
 
 
-def _pair_lines(text: str, path: Path) -> Iterator[Line]:
+def _table_of(pairs: Sequence[tuple[int, Sequence[str]]], path: Path) -> Table:
+    """The table of pairs of texts."""
+    columns = {name: [cells[place] for _, cells in pairs] for place, name in enumerate((SOURCE, TEXT))}
+    if any(len(cells) > 2 for _, cells in pairs):
+        columns[SPLIT] = [cells[2] if len(cells) > 2 else "" for _, cells in pairs]
+    return Table(str(path), columns, [line for line, _ in pairs])
+
+
+def _pair_lines(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     header = True
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() and "\t" not in line:
@@ -179,16 +282,6 @@ def _pair_lines(text: str, path: Path) -> Iterator[Line]:
             wanted = "source<TAB>target or source<TAB>target<TAB>split"
             raise DataError(f"{where} has {counted(len(cells), 'column')}", wanted)
         for name, cell in zip(_OF_PAIRS, cells, strict=False):
-            _text(cell, name, where)
-        yield where, dict(zip((SOURCE, TEXT, SPLIT), cells, strict=False))
-
-
-def _text(value: object, column: str, where: str) -> str:
-    """A value as text without blanks around it; a number is a value, too, and a whole one a label."""
-    numbers = (int,) if column in _OURS else (int, float)
-    if isinstance(value, bool) or not (value is None or isinstance(value, (str, *numbers))):
-        raise DataError(f"{where}: the {column} is {value!r}", f"write the {column} as text")
-    text = "" if value is None else str(value).strip()
-    if not text:
-        raise DataError(f"{where}: the {column} is empty", f"give it a {column} or remove the line")
-    return text
+            if not cell:
+                raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
+        yield number, cells

@@ -1,0 +1,332 @@
+"""Lists and tables as columns by name, and which column is what.
+
+A person may name columns (`Layout`). Else they are found, in this order: by a usual name (the tuples below), then as
+the only column that can be it. Numbers of rows, coordinates and ids are never a label. Where two columns could be it,
+an error names both; what was taken under another name than its own is said in one sentence.
+
+    path    the image: a file, or an id that is the stem of an image below the folder of the list
+    label   a class; several labels an image as `a|b`, as a list in JSON, or as columns of 0 and 1
+    split   train, validation, test; `is_valid`, yes or no; `fold`, of which the first is for validation
+    group   what images belong to: a patient, a recording, a scene
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.columns import (
+    ALL,
+    GROUP,
+    LABEL,
+    LABELS,
+    SPLITS,
+    TEXT,
+    TRAIN,
+    VALIDATION,
+    Column,
+    Labels,
+    LabelSets,
+    Lazy,
+    Texts,
+    split_of,
+)
+from vitrail.data.layout import Layout
+from vitrail.data.sources import EXTENSIONS
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
+
+PATH, SPLIT = "path", "split"
+PATHS = (
+    PATH,
+    "file",
+    "image",
+    "filename",
+    "file_name",
+    "filepath",
+    "file_path",
+    "image_path",
+    "img",
+    "photo",
+    "images",
+)
+IDS = ("id", "image_id", "id_code", "image_name", "name")  # of images without a suffix, too
+LABEL_NAMES = (LABEL, LABELS, "class", "target", "count", "score", "age", "y")
+SPLIT_NAMES = (SPLIT, "subset", "partition", "is_valid", "fold")
+GROUP_NAMES = (
+    GROUP,
+    *(f"{what}{end}" for what in ("patient", "subject", "recording", "video", "scene") for end in ("", "_id")),
+)
+NO_LABEL = re.compile(  # columns that are never taken for a label unasked
+    r"|unnamed.*|index|row|.*_?id|[xyz]\d?|[xy](min|max|_?center|_?centre)|width|height|left|top|right|bottom|bbox.*"
+    r"|lat(itude)?|lon(gitude)?|dots|url|caption|description|date|time(stamp)?|md5|sha\d+|p|probability|p_.*|label_\d+|p_\d+",
+    re.IGNORECASE,
+)
+MANY = 20  # rows from which a column whose values are all different is one of ids
+LOOKED_AT = 1000  # rows by which the kind of a column is known
+YES, NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A list, column by column.
+
+    Args:
+        name: Of its file, for messages.
+        columns: By name, as many cells each; None or an empty text where a cell is empty.
+        lines: Of each row the line on which it ends; None for a file without lines.
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        """How many rows it has."""
+        return len(next(iter(self.columns.values()), ()))
+
+    def where(self, row: int) -> str:
+        """What a row is called in a message."""
+        return f"{self.name}, row {row + 1}" if self.lines is None else f"{self.name}, line {self.lines[row]}"
+
+    def texts(self, column: str, rows: Sequence[int] | None = None, role: str = "") -> list[str]:
+        """The cells of some rows as text, without blanks around them.
+
+        Raises:
+            DataError: One is empty, or no text and no number.
+        """
+        cells, found = self.columns[column], list[str]()
+        known = range(len(self)) if rows is None else rows
+        for row in known:
+            cell, whole = cells[row], column.lower() not in (PATH, SPLIT, LABEL, TEXT, GROUP)
+            number = isinstance(cell, int | np.integer) or (whole and isinstance(cell, float | np.floating))
+            if isinstance(cell, bool) or not (cell is None or isinstance(cell, str) or number):
+                what = role or column
+                raise DataError(f"{self.where(row)}: the {what} is {cell!r}", f"write the {what} as text")
+            found.append("" if cell is None else str(cell).strip())
+        if not all(found):
+            empty = [row for row, text in zip(known, found, strict=True) if not text]
+            more = f", as in {len(empty) - 1:,} more of {len(found):,} lines" if len(empty) > 1 else ""
+            what = role or column
+            hint = f"give it a {what} or remove the line"
+            raise DataError(f"{self.where(empty[0])}: the {what} is empty{more}", hint)
+        return found
+
+    def some(self, column: str) -> list[str]:
+        """Some of its cells as small text, evenly spread, the empty ones left out."""
+        cells = self.columns[column]
+        step = max(1, len(cells) // LOOKED_AT)
+        return [word for cell in cells[::step] if cell is not None and (word := str(cell).strip().lower())]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns are what; empty where there is none.
+
+    Attributes:
+        path: Of the images.
+        labels: Of what is learnt: one, or several of 0 and 1.
+        split: Of the splits.
+        group: Of the groups.
+    """
+
+    path: str = ""
+    labels: tuple[str, ...] = ()
+    split: str = ""
+    group: str = ""
+
+    def sentence(self) -> str:
+        """What was taken under another name than its own; empty where nothing was."""
+        usual = {PATH: self.path, LABEL: ", ".join(self.labels), SPLIT: self.split, GROUP: self.group}
+        said = [
+            f"{role} is {some_of(name.split(', '), 5)}"
+            for role, name in usual.items()
+            if name.lower() not in (role, "")
+        ]
+        return f"Columns: {', '.join(said)}." if said else ""
+
+
+def find_roles(table: Table, layout: Layout, path: str | None = None) -> Roles:
+    """Which columns are what.
+
+    Args:
+        table: Of at least one row.
+        layout: What a person says of it.
+        path: The column of the images, where it is known; empty where the images lie elsewhere.
+
+    Raises:
+        UsageError: A column that was named is not there, or two could be the label.
+        DataError: There is no column of images.
+    """
+    small = {name.lower(): name for name in reversed([*table.columns])}
+    small |= {name: name for name in table.columns if name == name.lower()}
+
+    def named(option: str) -> list[str]:
+        """The columns that a person named."""
+        wanted = [name.strip() for name in getattr(layout, option).split(",") if name.strip()]
+        for name in wanted:
+            if name not in table.columns:
+                close = nearest(name, table.columns)
+                there = Hint({option: close}) if close else f"one of {some_of(list(table.columns), 9)}"
+                raise UsageError(f"{table.name} has no column '{name}'", there)
+        return wanted
+
+    def usual(names: Sequence[str]) -> str:
+        """The first of some usual names that is there."""
+        return next((small[name] for name in names if name in small), "")
+
+    if path is None:
+        path = next(iter(named("path_column")), "") or _path_of(table, usual)
+    split = next(iter(named("split_column")), "") or usual(SPLIT_NAMES)
+    group = next(iter(named("group_column")), "") or usual(GROUP_NAMES)
+    labels = tuple(named("label_column"))
+    if not labels:
+        others = [name for name in table.columns if name not in (path, split, group)]
+        first = next((small[name] for name in LABEL_NAMES if small.get(name) in others), "")
+        labels = (first,) if first and not _is_coordinate(first, small) else _only_label(table, others)
+    return Roles(path, labels, split, group)
+
+
+def _is_coordinate(name: str, small: Mapping[str, str]) -> bool:
+    """Whether a `y` stands beside an `x`."""
+    return name.lower() == "y" and "x" in small
+
+
+def _path_of(table: Table, usual: Any) -> str:
+    """The column of the images: by its name; else the only one of names of image files; else one of ids."""
+    if found := usual(PATHS):
+        return found
+    likely = [name for name in table.columns if (some := table.some(name)) and all(map(_is_image, some))]
+    if len(likely) > 1:
+        raise _ask(table, "path", likely)
+    if likely or (found := usual(IDS)):
+        return likely[0] if likely else found
+    problem = f"{table.name}: no column {PATH}; the columns are {some_of(list(table.columns), 9) or 'none'}"
+    raise DataError(problem, Hint(text="--path-column NAME, or columns called path,label", python="path_column=..."))
+
+
+def _is_image(cell: str) -> bool:
+    return cell.endswith(EXTENSIONS)
+
+
+def _only_label(table: Table, others: Sequence[str]) -> tuple[str, ...]:
+    """The label among columns of no usual name: all columns of 0 and 1, else the only one of words, else of numbers."""
+    open_to = [name for name in others if not NO_LABEL.fullmatch(name) and name.lower() != TEXT]
+    some = {name: table.some(name) for name in open_to}
+    if TEXT in map(str.lower, others):
+        return ()
+    flags = tuple(name for name in open_to if some[name] and {*some[name]} <= YES | NO)
+    if len(flags) > 1:
+        return flags
+    kinds: tuple[list[str], list[str]] = ([], [])
+    for name, cells in some.items():
+        is_id = len({*cells}) == len(cells) >= MANY
+        if cells and not is_id:
+            kinds[all(map(_is_number, cells))].append(name)
+    for likely in kinds:
+        if len(likely) > 1:
+            raise _ask(table, LABEL, likely)
+        if likely:
+            return (likely[0],)
+    return ()
+
+
+def _is_number(cell: str) -> bool:
+    return bool(re.fullmatch(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", cell))
+
+
+def _ask(table: Table, role: str, likely: Sequence[str]) -> UsageError:
+    """That several columns could be it."""
+    problem = f"{table.name}: {some_of(list(likely), 5)} could each be the {role}"
+    return UsageError(problem, Hint({f"{role}_column": likely[0]}))
+
+
+def splits_in(table: Table, roles: Roles) -> tuple[list[str], str]:
+    """The split of each row, and a sentence on what folds and flags were taken for.
+
+    Raises:
+        DataError: A cell names no split, or only some do.
+    """
+    if not roles.split:
+        return [ALL] * len(table), ""
+    cells = [("" if cell is None else str(cell).strip()) for cell in table.columns[roles.split]]
+    words = {*map(str.lower, cells)}
+    if words <= YES | NO and roles.split.lower() not in (SPLIT, "fold"):
+        found = {word: VALIDATION if word in YES else TRAIN for word in words}
+        return [found[cell.lower()] for cell in cells], ""
+    if roles.split.lower() == "fold" and all(word.isdecimal() for word in words):
+        first = min(words, key=int)
+        note = f"Fold {first} is for validation, the other {counted(len(words) - 1, 'fold')} for training."
+        return [VALIDATION if cell == first else TRAIN for cell in cells], note
+    if "" in words and words != {""}:
+        raise DataError(f"{table.name} has a split in only some of its lines", "a split in every line, or in none")
+    known = {cell: split_of(cell) for cell in {*cells}}
+    for row, cell in enumerate(cells):
+        if known[cell] is None:
+            raise DataError(f"{table.where(row)}: the split is {cell or 'empty'}", f"one of {', '.join(SPLITS)}")
+    return [str(known[cell]) for cell in cells], ""
+
+
+def columns_of(table: Table, roles: Roles, rows: Sequence[int], without: Sequence[str] = ()) -> Lazy:
+    """The columns of some rows beside path and split, each made and checked when it is read.
+
+    Raises:
+        DataError: Of a column that is read: a cell is empty or no text.
+    """
+    taken = (roles.path, roles.split, roles.group, *roles.labels, *without)
+    names = dict.fromkeys(name for name in table.columns if name not in taken)
+    named = {name: name.lower() if name.lower() == TEXT else name for name in names}
+    several = len(roles.labels) > 1 or any(_has_several(table, name) for name in roles.labels)
+    label = LABELS if several and not _is_one_class(table, roles.labels) else LABEL
+    back = {new: old for old, new in named.items()}
+
+    def make(name: str) -> Column:
+        if name == label and roles.labels:
+            return _label_sets(table, roles.labels, rows) if label == LABELS else _labels(table, roles.labels, rows)
+        if name == GROUP and roles.group:
+            cells = table.columns[roles.group]
+            alone = [str(cells[row] if cells[row] not in (None, "") else f"row {row + 1}").strip() for row in rows]
+            return Texts(tuple(alone))
+        return Texts(tuple(table.texts(back[name], rows)))
+
+    every = [label] * bool(roles.labels) + [GROUP] * bool(roles.group) + [*back]
+    return Lazy(every, make)
+
+
+def _has_several(table: Table, name: str) -> bool:
+    """Whether its cells are lists, or words with `|` between."""
+    cells = table.columns[name]
+    return any(isinstance(cell, list) for cell in cells) or any("|" in cell for cell in cells if isinstance(cell, str))
+
+
+def _is_one_class(table: Table, names: Sequence[str]) -> bool:
+    """Whether of several columns of 0 and 1 each row has exactly one 1."""
+    if len(names) < 2:
+        return False
+    rows = zip(*(table.columns[name] for name in names), strict=True)
+    return all(sum(str(cell).strip().lower() in YES for cell in row) == 1 for row in rows)
+
+
+def _labels(table: Table, names: Sequence[str], rows: Sequence[int]) -> Labels:
+    if len(names) == 1:
+        return Labels.of(table.texts(names[0], rows, LABEL))
+    flags = [[str(table.columns[name][row]).strip().lower() in YES for name in names] for row in rows]
+    return Labels.of([names[each.index(True)] for each in flags])
+
+
+def _label_sets(table: Table, names: Sequence[str], rows: Sequence[int]) -> LabelSets:
+    """Several labels a row; an empty cell is a row without."""
+    if len(names) == 1:
+        cells = [table.columns[names[0]][row] for row in rows]
+        sets = [cell if isinstance(cell, list) else str("" if cell is None else cell).split("|") for cell in cells]
+        return LabelSets.of([[word for each in one if (word := str(each).strip())] for one in sets])
+    found = np.zeros((len(rows), len(names)), bool)
+    for number, name in enumerate(names):
+        cells = [str(table.columns[name][row]).strip().lower() for row in rows]
+        for place, cell in enumerate(cells):
+            if cell not in YES | NO:
+                problem = f"{table.where(rows[place])}: the label {name} is '{cell}'"
+                raise DataError(problem, "0 or 1 in each of several columns of labels")
+            found[place, number] = cell in YES
+    return LabelSets(found, tuple(names))

@@ -1,0 +1,179 @@
+"""Lists as people have them: any names, separators, encodings; which column is what; and what no list may hold."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data.columns import LabelSets, RawDataset
+from vitrail.data.layout import Layout
+from vitrail.data.sources import read
+from vitrail.errors import DataError, UsageError, VitrailError
+
+NUMBERS = range(24)
+SPECIES = [("bee", "ant", "cat")[number % 3] for number in NUMBERS]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 images in a folder `images`."""
+    root = tmp_path_factory.mktemp("listed")
+    (root / "images").mkdir()
+    for number in NUMBERS:
+        Image.fromarray(np.full((4, 4), 10 * number, np.uint8)).save(root / f"images/p{number:02d}.png")
+    return root
+
+
+def write(root: Path, name: str, rows: list[str], encoding: str = "utf-8") -> str:
+    path = root / name
+    path.write_bytes("\n".join(rows).encode(encoding))
+    return str(path)
+
+
+def files(form: str = "images/p{:02d}.png") -> list[str]:
+    return [form.format(number) for number in NUMBERS]
+
+
+def labels_by_file(raw: RawDataset) -> dict[str, str]:
+    """The label of each image, in all splits."""
+    found = dict[str, str]()
+    for samples in raw.splits.values():
+        assert samples.labels is not None
+        found |= dict(zip(samples.inputs.names(), samples.labels, strict=True))
+    return found
+
+
+def table(header: str, form: str, between: str = ",") -> list[str]:
+    """A header, and a line for each image: its file, number and species."""
+    lines = [form.format(file=file, n=n, s=s) for n, (file, s) in enumerate(zip(files(), SPECIES, strict=True))]
+    return [line.replace(",", between) for line in [header, *lines]]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "encoding"),
+    [
+        ("a.csv", table("path,label", "{file},{s}"), "utf-8"),
+        ("b.csv", table("img,species", "{file},{s}"), "utf-8"),
+        ("c.csv", table("id,width,height,x,y,species,url", "{n},4,4,{n},{n},{s},u{n}").copy(), "utf-8"),
+        ("d.csv", table("file_name,species", "{file},{s}", ";"), "utf-16"),
+        ("e.csv", table("foto,class,number", "{file},{s},{n}", "\t"), "latin-1"),
+        ("f.txt", table("", "{file} {s}")[1:], "utf-8"),
+        ("g.txt", table("", "{file},{s}")[1:], "utf-8-sig"),
+        ("h.csv", table("", "{file},{s}")[1:], "utf-8"),
+        ("i.tsv", table("species,patient_id,image_path", "{s},{n},{file}", "\t"), "utf-8"),
+        (
+            "j.csv",
+            [line.replace("images/", r"images\\").replace("\\\\", "\\") for line in table("path,Label", "{file},{s}")],
+            "utf-8",
+        ),
+        ("k.csv", table("image_id,target", "p{n:02d},{s}"), "utf-8"),
+        ("l.csv", table("Unnamed: 0,path,animal,weight", "{n},{file},{s},{n}.5"), "utf-8"),
+    ],
+)
+def test_a_list_is_read_whatever_its_columns_are_called(
+    photos: Path, name: str, rows: list[str], encoding: str
+) -> None:
+    if name == "c.csv":  # ids that are no stems: the paths stand in a column of any name
+        rows = [f"{line},{file}" for line, file in zip(rows, ["where", *files()], strict=True)]
+    found = labels_by_file(read(write(photos, name, rows, encoding)))
+    assert found == dict(zip(files(), SPECIES, strict=True))
+
+
+def test_several_labels_are_seen(photos: Path) -> None:
+    """As `a|b`, as lists, and as columns of 0 and 1, of which exactly one in each row is a class."""
+    sets = [
+        {"bee"} | ({"wet"} if number % 2 else set()) - ({"bee"} if number % 5 == 0 else set()) for number in NUMBERS
+    ]
+    expected = [sorted(each) for each in sets]
+    joined = [f"{file},{'|'.join(sorted(each))}" for file, each in zip(files(), sets, strict=True)]
+    listed = [json.dumps({"image": file, "tags": [*each]}) for file, each in zip(files(), sets, strict=True)]
+    flags = [f"{file},{int('bee' in each)},{int('wet' in each)}" for file, each in zip(files(), sets, strict=True)]
+    for name, rows in (
+        ("m.csv", ["path,labels", *joined]),
+        ("m.jsonl", listed),
+        ("n.csv", ["filename,bee,wet", *flags]),
+    ):
+        column = (
+            read(write(photos, name, rows), layout=Layout(label_column="tags" if name == "m.jsonl" else ""))
+            .splits["all"]
+            .column("labels")
+        )
+        assert isinstance(column, LabelSets)
+        assert column.names == ("bee", "wet")
+        assert [[column.names[i] for i in np.flatnonzero(row)] for row in column.values] == expected, name
+    one = [
+        f"{file},{int(s == 'ant')},{int(s == 'bee')},{int(s == 'cat')}"
+        for file, s in zip(files(), SPECIES, strict=True)
+    ]
+    assert labels_by_file(read(write(photos, "o.csv", ["path,ant,bee,cat", *one]))) == dict(
+        zip(files(), SPECIES, strict=True)
+    )
+
+
+def test_splits_by_flags_and_folds(photos: Path) -> None:
+    for header, cell, sizes in (
+        ("is_valid", lambda n: n % 4 == 0, (18, 6)),
+        ("fold", lambda n: n % 3, (16, 8)),
+        ("Subset", lambda n: ("train", "valid")[n % 2], (12, 12)),
+    ):
+        rows = [f"path,label,{header}", *(f"{file},{SPECIES[n]},{cell(n)}" for n, file in enumerate(files()))]
+        raw = read(write(photos, "s.csv", rows))
+        assert (len(raw.splits["train"]), len(raw.splits["validation"])) == sizes, header
+
+
+def test_pixels_in_a_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((28, 28), (8, 8, 3)):
+        pixels = rng.integers(0, 256, (6, *shape))
+        header = ",".join(["label", *(f"pixel{n}" for n in range(pixels[0].size))])
+        lines = [",".join(map(str, [number % 2, *each.ravel()])) for number, each in enumerate(pixels)]
+        samples = read(write(tmp_path, "train.csv", [header, *lines])).splits["all"]
+        assert samples.labels == ("0", "1") * 3
+        for number in range(6):
+            np.testing.assert_array_equal(np.asarray(samples.images.open(number)), pixels[number])
+
+
+def test_what_a_person_names_is_taken(photos: Path) -> None:
+    rows = table("a,b,colour,species,visit", "{file},{file},red,{s},v{n}")
+    path = write(photos, "two.csv", rows)
+    with pytest.raises(UsageError, match=r"a.*b"):
+        read(path)
+    with pytest.raises(UsageError, match=r"colour.*species"):
+        read(path, layout=Layout(path_column="b"))
+    layout = Layout(path_column="b", label_column="species", group_column="visit")
+    raw = read(path, layout=layout)
+    assert labels_by_file(raw) == dict(zip(files(), SPECIES, strict=True))
+    groups = raw.splits["all"].column("group")
+    assert groups.word(3) == "v3"
+    with pytest.raises(UsageError, match="kind"):
+        read(path, layout=Layout(path_column="b", label_column="kind"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "reason"),
+    [
+        (
+            ["path,label", *(f"{file},{'x' * (n % 2)}" for n, file in enumerate(files()))],
+            DataError,
+            "line 2.*label.*11",
+        ),
+        (["width,height", "1,2"], DataError, "width, height"),
+        (["path,label", "images/none.png,x"], DataError, r"1 of 1 .*none\.png"),
+        (["path,a,b", "images/p00.png,0,1", "images/p01.png,2,1"], UsageError, "a.*b"),
+        (["label,pixel0,pixel1", "1,2,3"], DataError, "2 columns"),
+        (["label,pixel0,pixel1,pixel2,pixel3", "1,2,3,4,300"], DataError, "255"),
+    ],
+)
+def test_what_no_list_may_hold(photos: Path, rows: list[str], kind: type[VitrailError], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
+        read(write(photos, "bad.csv", rows)).splits["all"].column("label")
+
+
+def test_an_id_of_two_files(tmp_path: Path) -> None:
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / folder / "same.png")
+    with pytest.raises(DataError, match=r"same.*a/same\.png.*b/same\.png"):
+        read(write(tmp_path, "ids.csv", ["id,label", "same,x"]))
