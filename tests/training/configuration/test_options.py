@@ -18,6 +18,7 @@ from PIL import Image
 from vitrail.data import loader
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
+from vitrail.data.layout import Layout
 from vitrail.errors import UsageError, VitrailError
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.settings import Settings
@@ -62,7 +63,9 @@ OTHERS = {
     "lora": 4,
 }
 # what they do is not a setting: tests/runs/test_settings.py; test_job.py, test_initial.py, test_shard.py of training
-ELSEWHERE = {"config", "resume", "verdicts", "shard"}
+# how data are read: tests/data/test_layout.py and test_tables.py
+LAYOUT = {field.name for field in fields(Layout)}
+ELSEWHERE = {"config", "resume", "verdicts", "shard", *LAYOUT}
 TEACHING = {
     "distillation": "hard",
     "temperature": 7.0,
