@@ -69,7 +69,7 @@ YES, NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Listing:
     """A list, column by column.
 
     Args:
@@ -147,7 +147,7 @@ class Roles:
         return f"Columns: {', '.join(said)}." if said else ""
 
 
-def find_roles(table: Table, layout: Layout, path: str | None = None) -> Roles:
+def find_roles(table: Listing, layout: Layout, path: str | None = None) -> Roles:
     """Which columns are what.
 
     Args:
@@ -193,7 +193,7 @@ def _is_coordinate(name: str, small: Mapping[str, str]) -> bool:
     return name.lower() == "y" and "x" in small
 
 
-def _path_of(table: Table, usual: Any) -> str:
+def _path_of(table: Listing, usual: Any) -> str:
     """The column of the images: by its name; else the only one of names of image files; else one of ids."""
     if found := usual(PATHS):
         return found
@@ -210,7 +210,7 @@ def _is_image(cell: str) -> bool:
     return cell.endswith(EXTENSIONS)
 
 
-def _only_label(table: Table, others: Sequence[str]) -> tuple[str, ...]:
+def _only_label(table: Listing, others: Sequence[str]) -> tuple[str, ...]:
     """The label among columns of no usual name: all columns of 0 and 1, else the only one of words, else of numbers."""
     open_to = [name for name in others if not NO_LABEL.fullmatch(name) and name.lower() != TEXT]
     some = {name: table.some(name) for name in open_to}
@@ -236,13 +236,13 @@ def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", cell))
 
 
-def _ask(table: Table, role: str, likely: Sequence[str]) -> UsageError:
+def _ask(table: Listing, role: str, likely: Sequence[str]) -> UsageError:
     """That several columns could be it."""
     problem = f"{table.name}: {some_of(list(likely), 5)} could each be the {role}"
     return UsageError(problem, Hint({f"{role}_column": likely[0]}))
 
 
-def splits_in(table: Table, roles: Roles) -> tuple[list[str], str]:
+def splits_in(table: Listing, roles: Roles) -> tuple[list[str], str]:
     """The split of each row, and a sentence on what folds and flags were taken for.
 
     Raises:
@@ -268,7 +268,7 @@ def splits_in(table: Table, roles: Roles) -> tuple[list[str], str]:
     return [str(known[cell]) for cell in cells], ""
 
 
-def columns_of(table: Table, roles: Roles, rows: Sequence[int], without: Sequence[str] = ()) -> Lazy:
+def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Sequence[str] = ()) -> Lazy:
     """The columns of some rows beside path and split, each made and checked when it is read.
 
     Raises:
@@ -294,13 +294,13 @@ def columns_of(table: Table, roles: Roles, rows: Sequence[int], without: Sequenc
     return Lazy(every, make)
 
 
-def _has_several(table: Table, name: str) -> bool:
+def _has_several(table: Listing, name: str) -> bool:
     """Whether its cells are lists, or words with `|` between."""
     cells = table.columns[name]
     return any(isinstance(cell, list) for cell in cells) or any("|" in cell for cell in cells if isinstance(cell, str))
 
 
-def _is_one_class(table: Table, names: Sequence[str]) -> bool:
+def _is_one_class(table: Listing, names: Sequence[str]) -> bool:
     """Whether of several columns of 0 and 1 each row has exactly one 1."""
     if len(names) < 2:
         return False
@@ -308,14 +308,14 @@ def _is_one_class(table: Table, names: Sequence[str]) -> bool:
     return all(sum(str(cell).strip().lower() in YES for cell in row) == 1 for row in rows)
 
 
-def _labels(table: Table, names: Sequence[str], rows: Sequence[int]) -> Labels:
+def _labels(table: Listing, names: Sequence[str], rows: Sequence[int]) -> Labels:
     if len(names) == 1:
         return Labels.of(table.texts(names[0], rows, LABEL))
     flags = [[str(table.columns[name][row]).strip().lower() in YES for name in names] for row in rows]
     return Labels.of([names[each.index(True)] for each in flags])
 
 
-def _label_sets(table: Table, names: Sequence[str], rows: Sequence[int]) -> LabelSets:
+def _label_sets(table: Listing, names: Sequence[str], rows: Sequence[int]) -> LabelSets:
     """Several labels a row; an empty cell is a row without."""
     if len(names) == 1:
         cells = [table.columns[names[0]][row] for row in rows]

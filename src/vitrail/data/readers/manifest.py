@@ -28,7 +28,7 @@ from vitrail.data.columns import ALL, SPLITS, TEXT, RawDataset, Samples, Texts
 from vitrail.data.images import ArrayImages, FileImages, Images
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
-from vitrail.data.tables import PATH, PATHS, SPLIT, Roles, Table, columns_of, find_roles, splits_in
+from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, columns_of, find_roles, splits_in
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
@@ -61,10 +61,10 @@ def read_manifest(what: str, data_root: Path | None = None, layout: Layout = AS_
     header = {name.strip(' "').lower() for name in re.split(r"[\t,;]", first)}
     named = layout.columns or PATH in header or (header & {*PATHS} and header & _OURS)
     if suffix == ".tsv" and not named and not _starts_with_image(first, second):
-        table = _table_of(list(_pair_lines(text, path)), path)
+        table = _pairs_listing(list(_pair_lines(text, path)), path)
         roles = Roles(SOURCE, split=SPLIT if SPLIT in table.columns else "")
     else:
-        table = _json_table(text, path) if suffix == ".jsonl" else _text_table(text, path, suffix)
+        table = _json_listing(text, path) if suffix == ".jsonl" else _text_listing(text, path, suffix)
         roles = find_roles(table, layout, "" if _pixels_in(table) else None) if len(table) else Roles()
     if not len(table):
         wanted = "pairs" if suffix == ".tsv" and not named else "images"
@@ -102,7 +102,7 @@ def _decoded(path: Path) -> tuple[str, list[str]]:
     raise DataError(f"{path} cannot be read as UTF-8 text", "save it as UTF-8")
 
 
-def _inputs_of(table: Table, roles: Roles, path: Path) -> tuple[Images | Texts, list[str]]:
+def _inputs_of(table: Listing, roles: Roles, path: Path) -> tuple[Images | Texts, list[str]]:
     """The images (or texts) of the rows, and what is unusual about them.
 
     Raises:
@@ -119,7 +119,7 @@ def _inputs_of(table: Table, roles: Roles, path: Path) -> tuple[Images | Texts, 
     return FileImages([Path(file) for file in files], path.parent), notes
 
 
-def _files_of(values: Sequence[str], folder: Path, table: Table) -> list[str]:
+def _files_of(values: Sequence[str], folder: Path, table: Listing) -> list[str]:
     """The file of each cell.
 
     Raises:
@@ -163,13 +163,13 @@ def _files_of(values: Sequence[str], folder: Path, table: Table) -> list[str]:
     return files
 
 
-def _pixels_in(table: Table) -> list[str]:
+def _pixels_in(table: Listing) -> list[str]:
     """The columns of pixels, in their order; none of a table of paths."""
     found = [name for name in table.columns if _PIXEL.fullmatch(name)]
     return found if len(found) > 1 else []
 
 
-def _pixel_images(table: Table, names: Sequence[str], path: Path) -> ArrayImages:
+def _pixel_images(table: Listing, names: Sequence[str], path: Path) -> ArrayImages:
     """Images whose pixels stand in columns: of equal sides, grey or coloured."""
     channels = next((c for c in (1, 3) if math.isqrt(len(names) // c) ** 2 * c == len(names)), 0)
     if not channels:
@@ -185,7 +185,7 @@ def _pixel_images(table: Table, names: Sequence[str], path: Path) -> ArrayImages
 # ---- from text to a table
 
 
-def _text_table(text: str, path: Path, suffix: str) -> Table:
+def _text_listing(text: str, path: Path, suffix: str) -> Listing:
     """A table of lines with separators; a first line with an image in it is no header."""
     between = _separator(text, suffix)
     if between == " ":
@@ -212,7 +212,7 @@ def _text_table(text: str, path: Path, suffix: str) -> Table:
             cells[wide:] = []
             cells += [""] * (wide - len(cells))
     columns = zip(*(cells for _, cells in rows), strict=True) if rows else [()] * wide
-    return Table(str(path), dict(zip(names, columns, strict=True)), [line for line, _ in rows])
+    return Listing(str(path), dict(zip(names, columns, strict=True)), [line for line, _ in rows])
 
 
 def _separator(text: str, suffix: str) -> str:
@@ -241,7 +241,7 @@ def _checked(names: Sequence[str], where: str) -> list[str]:
     return list(names)
 
 
-def _json_table(text: str, path: Path) -> Table:
+def _json_listing(text: str, path: Path) -> Listing:
     """A table of JSON objects, one a line, whose keys may differ."""
     rows, lines = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -258,15 +258,15 @@ def _json_table(text: str, path: Path) -> Table:
         rows.append(cells)
         lines.append(number)
     names = dict.fromkeys(name for cells in rows for name in cells)
-    return Table(str(path), {name: [cells.get(name) for cells in rows] for name in names}, lines)
+    return Listing(str(path), {name: [cells.get(name) for cells in rows] for name in names}, lines)
 
 
-def _table_of(pairs: Sequence[tuple[int, Sequence[str]]], path: Path) -> Table:
+def _pairs_listing(pairs: Sequence[tuple[int, Sequence[str]]], path: Path) -> Listing:
     """The table of pairs of texts."""
     columns = {name: [cells[place] for _, cells in pairs] for place, name in enumerate((SOURCE, TEXT))}
     if any(len(cells) > 2 for _, cells in pairs):
         columns[SPLIT] = [cells[2] if len(cells) > 2 else "" for _, cells in pairs]
-    return Table(str(path), columns, [line for line, _ in pairs])
+    return Listing(str(path), columns, [line for line, _ in pairs])
 
 
 def _pair_lines(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
