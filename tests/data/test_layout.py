@@ -70,7 +70,7 @@ def test_groups_by_a_pattern(tmp_path: Path) -> None:
     make_photographs(tmp_path, ("ant", "bee"), 3, 0)
     raw = read(str(tmp_path), layout=Layout(group_pattern=r"(\w+)_\d+"))
     assert [*raw.splits[ALL].units()] == [name.split("/")[0] for name in raw.splits[ALL].inputs.names()]
-    with pytest.raises(DataError, match="fits no name"):
+    with pytest.raises(DataError, match="nothing_"):
         read(str(tmp_path), layout=Layout(group_pattern=r"nothing_(\d+)"))
     with pytest.raises(UsageError, match="label_column"):
         read(str(tmp_path), layout=Layout(label_column="y"))
