@@ -29,7 +29,7 @@ from benchmarks.scores.agreement import class_discrimination, pointing_game, rel
 from tests.data.lab import digit_patches
 from vitrail.data.sets.planted import Variant, planted_digits
 from vitrail.explain import METHODS
-from vitrail.explain.scores.faithfulness import random_maps
+from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.perturb import keys_of, stream
 from vitrail.model import Model, load
 

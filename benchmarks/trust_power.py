@@ -31,7 +31,7 @@ from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, large_enough
 from vitrail.explain.sanity_check import scramble
-from vitrail.explain.scores.faithfulness import random_maps
+from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.perturb import keys_of, seed_of
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import TrustOptions, prepare

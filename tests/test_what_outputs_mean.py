@@ -16,8 +16,7 @@ OUTSIDE = {name: text for name, text in OUTSIDE.items() if name.partition("/")[0
 
 OF_OUTPUTS = {"softmax", "log_softmax", "logsumexp", "argmax", "sigmoid", "logsigmoid", "softmin", "topk"}
 NO_OUTPUTS = {  # of what is no output: places, by file
-    "explain/scores/faithfulness.py": 1,  # the number of patches at which masking shows most
-    "explain/scores/pictured.py": 2,  # the step where a map and random maps differ most; the first with half of that
+    "explain/scores/faithfulness.py": 3,  # the steps where masking shows most, and the first with half of that
     "explain/methods/head_view.py": 1,  # the last of the largest weights of a row of attention
     "explain/inside/tokens.py": 1,  # the largest coordinate of a direction, which decides its sign
     "explain/inside/heads.py": 1,  # the strongest heads

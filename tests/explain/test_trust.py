@@ -27,6 +27,7 @@ from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
 from vitrail.explain.sanity_check import sanity_check
+from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     MORE_RANDOM_MAPS,
@@ -34,7 +35,6 @@ from vitrail.explain.scores.faithfulness import (
     STEPS,
     STUDENT,
     check_masks,
-    random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
 from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, prepare, target_of, trust, write_apart

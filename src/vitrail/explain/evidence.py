@@ -68,7 +68,8 @@ from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.forward import WithGrid
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.faithfulness import MaskedImages, in_order_of, turn_phases
+from vitrail.explain.scores.chance import in_order_of, turn_phases
+from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
@@ -228,7 +229,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     together. Then the image's own values are put back in the order of the result: brightness, contrast and every grey
     value are the image's (Theiler, Eubank, Longtin, Galdrikian and Farmer, "Testing for nonlinearity in time series:
     the method of surrogate data", Physica D 1992). The maps that a map is compared with are made alike
-    (`scores/faithfulness.py`).
+    (`scores/chance.py`).
 
     Measured on photographs, digits and planted images: putting the values back once is enough. Refining by turns, as
     random maps are refined, changed nothing in what networks answer to them, and cost five times as much.

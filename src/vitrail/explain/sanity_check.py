@@ -33,7 +33,7 @@ from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
 from vitrail.explain.methods.rollout import rollout, rollout_of
-from vitrail.explain.scores.faithfulness import twice_ranks
+from vitrail.explain.scores.chance import twice_ranks
 from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import Explainable, network_and_background
 from vitrail.nn import Record

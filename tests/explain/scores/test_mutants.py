@@ -36,7 +36,8 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
-from vitrail.explain.scores.faithfulness import MaskedImages, _count_as_good, _measure_areas, random_maps
+from vitrail.explain.scores.chance import random_maps
+from vitrail.explain.scores.faithfulness import MaskedImages, _count_as_good, _measure_areas
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.verdict import verdict
 from vitrail.tasks.target import ClassTarget, reaches

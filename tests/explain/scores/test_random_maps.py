@@ -10,7 +10,7 @@ from tests.explain.planted_lab import load_planted, shown
 from tests.explain.scores.checks import autocorrelation, spots
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
-from vitrail.explain.scores.faithfulness import _swap_pairs
+from vitrail.explain.scores.chance import _swap_pairs
 from vitrail.explain.scores.perturb import keys_of
 
 

@@ -29,7 +29,7 @@ from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
 from vitrail.explain.reporting.summary import summary_of
-from vitrail.explain.scores.pictured import Pictured
+from vitrail.explain.scores.faithfulness import Pictured
 from vitrail.explain.target import Contrast, Target, choose_target
 from vitrail.explain.verdict import PreparedTest, TrustOptions, precision_for, prepare
 from vitrail.model import Model
@@ -198,19 +198,18 @@ def explain_in_batches(
         UsageError: If a method refuses its options.
         DataError: If a mask names no patch.
     """
-    total = left = len(images)
+    total = len(images)
     progress(0, total)
-    batches = list(ask_in_batches(images, plan, progress, left_out, evident_only)) if plan.methods else []
+    work = [(1, partial(explain_text, one, plan)) for one in images]
     if plan.methods:
-        left = sum(len(batch.mapped) for batch in batches)
+        batches = ask_in_batches(images, plan, progress, left_out, evident_only)
+        work = [(len(batch.mapped), partial(explain_batch, batch)) for batch in batches]
+    left = sum(count for count, _ in work)
+    progress(total - left, total)
+    for count, explain in work:
+        yield from explain()
+        left -= count
         progress(total - left, total)
-    for batch in batches:
-        yield from explain_batch(batch)
-        left -= len(batch.mapped)
-        progress(total - left, total)
-    for number, one in enumerate(() if plan.methods else images, start=1):
-        yield explain_text(one, plan)
-        progress(number, total)
 
 
 def ask_in_batches(
@@ -264,29 +263,29 @@ def ask_in_batches(
 def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
     """The images of a batch, with the maps of those of which some are made."""
     plan, model, inputs = batch.plan, batch.plan.model, batch.inputs
-    maps, views, bumps = dict[int, tuple[Attribution, ...]](), dict[int, list[AttributionView]](), dict[int, float]()
-    for drawn in (True, False):
-        if not (rows := [row for row in range(len(inputs)) if (row in batch.mapped) == drawn]):
-            continue
-        compared = batch.compare(rows, drawn)
-        parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
-        for place, row in enumerate(rows):
-            maps[row] = tuple(each[place] for each in compared.attributions) if drawn else ()
-            if compared.bump is not None and not compared.bump[place].isnan():
-                bumps[row] = float(compared.bump[place])
-            found = views_of(plan, compared, place, parts[place])
-            views[row] = found if drawn else [replace(each, values=each.values[:0, :0], seconds=None) for each in found]
     answers = named = answers_of(model, batch.first.logits, inputs)
     if plan.answering is not None:
         with torch.no_grad():
             logits = plan.answering.network.readout(batch.first.tokens)
         named = answers_of(plan.answering, logits, inputs)
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
-    for row, (one, answer) in enumerate(zip(batch.images, answers, strict=True)):
-        label = answer if named[row].notes else named[row]
-        shown, beside = _array(batch.pixels[row]), plan.run.beside(one.fingerprint, label.top, bumps.get(row))
-        view = ImageView(one.name, shown, one.label, list(label.top), views[row], label.sentence(), other, beside)
-        yield ExplainedImage(answer, label, maps[row], replace(view, summary=summary_of(view)))
+    found = dict[int, ExplainedImage]()
+    for drawn in (True, False):
+        if not (rows := [row for row in range(len(inputs)) if (row in batch.mapped) == drawn]):
+            continue
+        compared = batch.compare(rows, drawn)
+        parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
+        for place, row in enumerate(rows):
+            one, answer, label = batch.images[row], answers[row], answers[row] if named[row].notes else named[row]
+            views = views_of(plan, compared, place, parts[place])
+            if not drawn:
+                views = [replace(each, values=each.values[:0, :0], seconds=None) for each in views]
+            bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
+            shown, beside = _array(batch.pixels[row]), plan.run.beside(one.fingerprint, label.top, bump)
+            view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
+            maps = tuple(each[place] for each in compared.attributions) if drawn else ()
+            found[row] = ExplainedImage(answer, label, maps, replace(view, summary=summary_of(view)))
+    yield from (found[row] for row in sorted(found))
 
 
 def answers_of(model: Model, outputs: Any, inputs: Tensor) -> Sequence[Prediction]:
@@ -299,7 +298,7 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
-def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
+def explain_text(one: NamedImage, plan: ReportPlan) -> Iterator[ExplainedImage]:
     """The text that the model generates for an image, and where its decoder attended for each token."""
     model, method = plan.model, METHODS_OF_TEXTS[WRITTEN]
     pixels = model.preprocessing.to_uint8(one.image)
@@ -319,7 +318,7 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
     beside = plan.run.beside(one.fingerprint, answer.top)
     view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views, beside=beside)
     view = replace(view, summary=summary_of(view))
-    return ExplainedImage(answer, answer, tuple(attributions), view)
+    yield ExplainedImage(answer, answer, tuple(attributions), view)
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained

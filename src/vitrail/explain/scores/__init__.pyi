@@ -1,4 +1,4 @@
-from .faithfulness import random_maps as random_maps
+from .chance import random_maps as random_maps
 from .perturb import (
     Fill as Fill,
     from_background as from_background,

@@ -2,7 +2,7 @@
 
 Five steps mask a 32nd, a 16th, ... half of all patches, and five fills stand in for what is masked. All that is asked
 of a map is which patches each step masks, its *levels*; the random maps are drawn from these, as smooth as they are
-(`random_maps`). A map that names patches in another order between the same steps is the same map here.
+(`chance.py`). A map that names patches in another order between the same steps is the same map here.
 
 Each step of a random map meets one of the fills, and so does each step of the map when the two are compared: the map is
 exchangeable with its random maps, whatever the fills. It also meets each fill at every step, which gives its score, and
@@ -22,27 +22,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.arguments import typed
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import WithGrid, all_finite, to_float64
+from vitrail.explain.forward import WithGrid, all_finite
+from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.perturb import (
     Fill,
     Masks,
     Measure,
+    composite,
     explained_number,
     keys_of,
     measure_masked,
     ranks_of,
     seed_of,
-    stream,
 )
-from vitrail.explain.scores.pictured import Pictured, picture
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 from vitrail.tasks.target import ChosenTarget
@@ -54,10 +52,6 @@ ALLOWED = 1  # of each of these: its drop may be as large as that of the map ove
 EIGHTHS = 8  # of all patches, shown one after the other by insertion
 FAITHFUL = 0.05  # the limit of p
 STUDENT = 2.7764451  # the 97.5 % point of Student's t with STEPS - 1 degrees of freedom
-REFINEMENTS = 10  # more change the autocorrelation by less than 0.01
-SWAPS = 24  # that are tried for each patch, up to `MOST_SWAPS`
-MOST_SWAPS = 2000
-LIKE_ENOUGH = 0.005  # of the autocorrelation: swaps end here
 
 
 def steps_of(patches: int) -> tuple[int, ...]:
@@ -97,6 +91,11 @@ class MaskedImages:
         return self.network.grid(self.images)
 
     @property
+    def patch(self) -> Size:
+        """(height, width) of a patch, in pixels."""
+        return self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """How many patches each step masks."""
         return steps_of(self.grid[0] * self.grid[1])
@@ -114,9 +113,8 @@ class MaskedImages:
     @cached_property
     def fills(self) -> Float[Tensor, "fills b c h w"]:
         """Whole images to take masked patches from, the same for all maps of an image."""
-        patch = self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
         made = [
-            self.fill.make(one[None], patch, STEPS, seed_of(self.seed, "fills", key))
+            self.fill.make(one[None], self.patch, STEPS, seed_of(self.seed, "fills", key))
             for one, key in zip(self.images, keys_of(self.images), strict=True)
         ]
         return torch.cat(made, dim=1)
@@ -167,6 +165,27 @@ class Areas(NamedTuple):
 
     deletion: Float[Tensor, "b"]
     insertion: Float[Tensor, "b"]
+
+
+class Pictured(NamedTuple):
+    """Two images of the test for each of some images, on the CPU: patches in the map's order, and random ones.
+
+    Attributes:
+        of: (s,), which images these are.
+        masks: (2, s, rows, columns), the patches that are replaced.
+        images: (2, s, c, h, w), as the network reads them.
+        numbers: (2, s), the target's probability (of what has none, its number), of each of the two.
+        means: (2, s), the same over all fills, and over all random maps.
+        half: (s, rows, columns), the first patches in the map's order that carry at least half of the drop at this
+            step, as few as a step of the test replaces; none where nothing drops.
+    """
+
+    of: Int[Tensor, " s"]
+    masks: Bool[Tensor, "2 s rows columns"]
+    images: Float[Tensor, "2 s c h w"]
+    numbers: Float[Tensor, "2 s"]
+    means: Float[Tensor, "2 s"]
+    half: Bool[Tensor, "s rows columns"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -238,11 +257,11 @@ def measure_drops(
             for every, some in zip((*found.areas, *found.random_areas), measured, strict=True):
                 every[images.cpu()] = some.to(every)
         _compare(found, passes, images.cpu())
-        found = replace(found, pictured=picture(images, passes, _few(passes)))
+        found = replace(found, pictured=_picture(passes, images))
     return found
 
 
-class Passes(NamedTuple):
+class _Passes(NamedTuple):
     """Images masked in the order of their maps, at each step under each fill, and in that of random maps."""
 
     some: MaskedImages
@@ -253,21 +272,49 @@ class Passes(NamedTuple):
     own: Float[Tensor, "2 fills steps b"]
     random: Float[Tensor, "2 steps m b"]
 
+    @property
+    def few(self) -> int:
+        """Of how many steps a sentence may speak, and a picture show one: those of up to a quarter of all patches."""
+        return sum(step <= max(1, self.values[0].numel() // 4) for step in self.some.steps)
 
-def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> Passes:
+    @property
+    def measured(self) -> tuple[Float[Tensor, "fills steps b"], Float[Tensor, "steps m b"]]:
+        """The probability of both, where there is one; else the number."""
+        column = 1 if self.some.measure == "probability" else 0
+        return self.own[column], self.random[column]
+
+
+def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Passes:
     """All passes of a map and of its first random maps, in one queue."""
     maps, own = some.random_maps(values, RANDOM_MAPS), some.masks(values[None])
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
     numbers = some.numbers_under(torch.cat([every, drawn], dim=1))
-    return Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
+    return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
 
 
-def _few(passes: Passes) -> int:
-    """Of how many steps a sentence may speak, and a picture show one: those of up to a quarter of all patches."""
-    return sum(step <= max(1, passes.values[0].numel() // 4) for step in passes.some.steps)
+def _picture(passes: _Passes, of: Int[Tensor, " s"]) -> Pictured:
+    """What is shown of the test of some images; nothing is computed anew for it.
+
+    The step is one that replaces up to a quarter of the patches, where the map and the random maps differ most; of the
+    images that were made there, the one whose number lies nearest to the mean is shown. Random maps meet the fill of
+    their step.
+    """
+    some, (own, random), every = passes.some, passes.measured, torch.arange(len(of), device=of.device)
+    before = explained_number(some.logits, some.chosen, some.measure)
+    mean, chance = own.mean(dim=0), random.mean(dim=1)  # (steps, s)
+    step = (chance - mean)[: passes.few].nan_to_num().argmax(dim=0)
+    fill = (own - mean)[:, step, every].abs().argmin(dim=0)
+    which = (random - chance[:, None])[step, :, every].abs().argmin(dim=1)
+    shown = torch.stack([passes.own_masks[step, 0, every], passes.random_masks[step, which, every]])
+    made = composite(some.images, some.fills[torch.stack([fill, step]), every], shown, some.patch)
+    wanted = (before - mean)[step, every] / 2
+    half = passes.own_masks[(before - mean >= wanted).int().argmax(dim=0), 0, every] & (wanted > 0)[:, None, None]
+    told = torch.stack([own[fill, step, every], random[step, which, every]])
+    means = torch.stack([mean[step, every], chance[step, every]])
+    return Pictured(*(each.cpu() for each in (of, shown, made, told, means, half)))
 
 
-def _measure_areas(passes: Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _measure_areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Deletion and insertion of maps, then of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
 
     All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
@@ -282,8 +329,8 @@ def _measure_areas(passes: Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, 
     masks = torch.stack([ranks >= count for count in counts])
     fills = some.fills[[index % STEPS for index in range(len(counts))], None]
     (shown,) = measure_masked(some.network, some.images, some.chosen, masks, fills, (some.measure,))  # (counts, 2, b)
-    column = 1 if some.measure == "probability" else 0
-    masked = passes.own[column].mean(dim=0), passes.random[column].mean(dim=1)  # (steps, b) each
+    own, random = passes.measured
+    masked = own.mean(dim=0), random.mean(dim=1)  # (steps, b) each
     seen, unknown = explained_number(some.logits, some.chosen, some.measure), ~all_finite(passes.values)
 
     def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
@@ -296,7 +343,7 @@ def _measure_areas(passes: Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, 
     return deleted[0], inserted[0], deleted[1], inserted[1]
 
 
-def _compare(found: Drops, passes: Passes, at: Int[Tensor, "b"]) -> None:
+def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     """Write down what became of tested images; of a map that exactly one random map equals, draw more random maps."""
     some, before = passes.some, passes.some.before
     own = before - passes.own[0]  # (fills, steps, b)
@@ -304,7 +351,7 @@ def _compare(found: Drops, passes: Passes, at: Int[Tensor, "b"]) -> None:
     by_fill = own.mean(dim=1)
     score, half = by_fill.mean(dim=0), STUDENT * by_fill.std(dim=0) / STEPS**0.5
     own_probability, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
-    shown = (chance - own_probability)[: _few(passes)].nan_to_num().argmax(dim=0)[None]
+    shown = (chance - own_probability)[: passes.few].nan_to_num().argmax(dim=0)[None]
     found.score[at], found.interval[at] = score.cpu(), torch.stack([score - half, score + half], dim=1).cpu()
     found.random[at, :RANDOM_MAPS], found.random_maps[at] = random.T.cpu(), RANDOM_MAPS
     found.faithful[at] = (1 + as_good.cpu()).double() / (1 + RANDOM_MAPS)
@@ -380,136 +427,3 @@ def check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
     theirs = [None if one is None else one.tolist() for one in (chosen.target, chosen.contrast)]
     if mine != theirs:
         raise UsageError("the attribution and the test have different targets", "a test for each target")
-
-
-# ---- random maps
-
-
-@typed
-@torch.no_grad()
-def random_maps(
-    values: Float[Tensor, "b rows columns"], count: int, seed: int, keys: Sequence[int] | None = None
-) -> Float[Tensor, "count b rows columns"]:
-    """Random maps that are as smooth as each map and hold the same values: what a map must do better than.
-
-    A map of white noise is easily beaten: digits and dogs lie in one piece, and any smooth map covers more of a piece
-    than scattered patches do. So a map is held against random maps that differ from it in one thing only, the place.
-    They are Fourier surrogates of two dimensions. The start is amplitude-adjusted (Theiler, Eubank, Longtin, Galdrikian
-    and Farmer, "Testing for nonlinearity in time series: the method of surrogate data", Physica D 1992):
-
-        z = the Gaussian numbers that have the ranks of the map's values
-        s = Re F^-1(e^(i phase) F z)           phases at random, those of a real map; F the Fourier transform
-        r = the map's own values, put in the order of s
-
-    r has the map's values but is rougher than the map where few values stand out, as they do in most maps. So it is
-    refined by turns (Schreiber and Schmitz, "Improved surrogate data for nonlinearity tests", Physical Review Letters
-    1996):
-
-        s = Re F^-1(|F map| e^(i phase of F r))     the power of the map at each frequency, hence its autocorrelation
-        r = the map's own values, put in the order of s
-
-    On a grid of few patches, and where few values stand out, r is still rougher than the map, and a map that is
-    smoother than all of its random maps beats them for that alone: of random maps, 7 in 100 then passed for the best of
-    40 (2 in 40 is 5). So pairs of values are swapped, at random, where that brings the likeness of neighbours, along
-    rows and along columns, nearer to the map's.
-
-    All of it sees the map on a torus: a spot may lie across the edge, half of it on either side. Maps are small, so
-    they are made on the CPU: in float64, and the same on every machine.
-
-    Measured on the lab's maps (8 x 8 patches; generic attention, rollout, conservative propagation): the mean
-    autocorrelation of neighbours is that of the map within 0.02. Maps of two values only come out rougher (one spot of
-    2 x 2 patches in 8 x 8): order carries little about them.
-
-    Args:
-        values: Maps on any grid.
-        count: How many for each map.
-        seed: Decides the phases, with the keys.
-        keys: A number for each map, such as `keys_of(images)`, which gives each image its own phases, the same in
-            every batch. Without keys all maps get the same phases: right for a single map, but over many images the
-            random maps then succeed and fail together. Of 200 maps with one spot on 8 x 8 patches, one of 39 phases
-            left the peak where it was in 17 to 21 % (in 1.6 % by chance); with keys in 3 % at most.
-
-    Returns:
-        (count, b, rows, columns): each holds exactly the values of its map. A constant map stays as it is.
-    """
-    given, values, grid = values, values.cpu(), values.shape[1:]
-    drawn = [
-        torch.randn((count, *grid), generator=stream(seed, "random maps", key), dtype=torch.float64, device="cpu")
-        for key in (keys or [0])
-    ]
-    noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
-    own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)
-    map_ = to_float64(values)
-    middle = twice_ranks(map_.flatten(1)) / (2 * own.shape[2])  # equal values share the middle of their ranks
-    gaussian, power = torch.special.ndtri(middle.double()).unflatten(1, grid), torch.fft.fft2(map_).abs()
-    found = in_order_of(turn_phases(gaussian, noise), own)
-    for _ in range(REFINEMENTS):
-        phases = torch.fft.fft2(found.double()).sgn()
-        found = in_order_of(torch.fft.ifft2(power * phases).real, own)
-    return _swap_pairs(found, values, stream(seed, "swaps")).to(given.device)
-
-
-def _swap_pairs(
-    maps: Float[Tensor, "m b rows columns"], like: Float[Tensor, "b rows columns"], random: torch.Generator
-) -> Float[Tensor, "m b rows columns"]:
-    """The maps with pairs of values swapped, as long as that makes neighbours more nearly as alike as in `like`.
-
-    A swap of a at i and d at j changes the sum over neighbours along an axis by (d - a) (n_i - n_j + k (a - d)): n is
-    the sum of the two neighbours, and k tells how often i and j are neighbours themselves.
-    """
-    (rows, columns), count = like.shape[1:], maps.shape[0]
-    places = torch.arange(rows * columns, device="cpu").view(rows, columns)
-    beside = torch.stack([places.roll((one, two), (0, 1)) for one, two in ((1, 0), (-1, 0), (0, 1), (0, -1))])
-    beside = beside.flatten(1)  # (4, p): two along the rows' axis, two along the columns'
-    values, wanted = maps.double().flatten(2), like.double().flatten(1)
-    size = (wanted - wanted.mean(dim=1, keepdim=True)).square().sum(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
-    off = (_neighbour_products(values, beside) - _neighbour_products(wanted, beside)) / size[:, None]  # (m, b, 2)
-    tries = min(MOST_SWAPS, SWAPS * rows * columns)
-    pairs = torch.randint(rows * columns, (tries, 2, count), generator=random, device="cpu")
-    near = beside[:, pairs]  # (4, tries, 2, m)
-    links = (near[:, :, 0] == pairs[:, 1]).unflatten(0, (2, 2)).sum(dim=1).movedim(0, 1)  # (tries, 2, m)
-    around = torch.cat([pairs, *near.permute(2, 1, 0, 3)], dim=1)[..., None].numpy()  # (tries, 2 + 4 + 4, m, 1)
-    # thousands of steps over few numbers: NumPy takes a fifth of torch's time, to the same bits
-    mixed, apart, scale = values.numpy().copy(), off.movedim(2, 0).numpy(), size.numpy()
-    whose = np.arange(count)[:, None], np.arange(values.shape[1])
-    with np.errstate(all="ignore"):  # a map that is not finite stays so
-        for at, link in zip(around, links[..., None].numpy(), strict=True):
-            rough = np.abs(apart).max(axis=0) > LIKE_ENOUGH
-            if not rough.any():
-                break
-            a, d, *both = mixed[*whose, at]
-            near_a, near_d = (np.stack([four[0] + four[1], four[2] + four[3]]) for four in (both[:4], both[4:]))
-            moved = apart + (d - a) * (near_a - near_d + link * (a - d)) / scale
-            better = (np.square(moved).sum(axis=0) < np.square(apart).sum(axis=0)) & rough
-            mixed[*whose, at[0]], mixed[*whose, at[1]] = np.where(better, d, a), np.where(better, a, d)
-            apart = np.where(better, moved, apart)
-    return torch.from_numpy(mixed).view_as(maps).to(maps)
-
-
-def _neighbour_products(values: Float[Tensor, "*m p"], beside: Int[Tensor, "4 p"]) -> Float[Tensor, "*m 2"]:
-    """Sums of products of neighbours, along the rows' axis and along the columns'."""
-    return torch.stack([(values * values[..., beside[axis]]).sum(dim=-1) for axis in (0, 2)], dim=-1)
-
-
-def turn_phases(
-    whole: Float[Tensor, "*some rows columns"], noise: Float[Tensor, "*more rows columns"]
-) -> Float[Tensor, "*all rows columns"]:
-    """What has the amplitudes of `whole` at each frequency, and its phases turned by those of noise."""
-    turn = torch.fft.fft2(noise).sgn()  # phases of real numbers: opposite frequencies turn oppositely
-    turn[..., 0, 0] = 1.0
-    return torch.fft.ifft2(torch.fft.fft2(whole) * turn).real
-
-
-def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b p"]) -> Float[Tensor, "m b r c"]:
-    """The values `own`, from the least to the largest, put where `maps` has its least to its largest."""
-    flat = maps.flatten(2)
-    # on a processor NumPy sorts in a fifth of torch's time
-    order = torch.from_numpy(flat.numpy().argsort(axis=2)) if flat.device.type == "cpu" else flat.argsort(dim=2)
-    return torch.empty_like(own, memory_format=torch.contiguous_format).scatter_(2, order, own).view(maps.shape)
-
-
-def twice_ranks(rows: Float[Tensor, "b p"]) -> Int[Tensor, "b p"]:
-    """Twice the rank of each value of a row, so that it is whole where equal values share the middle of theirs."""
-    in_order, rows = rows.sort(dim=1).values, rows.contiguous()
-    below, not_above = (torch.searchsorted(in_order, rows, right=right) for right in (False, True))
-    return below + not_above
