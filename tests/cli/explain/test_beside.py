@@ -35,6 +35,8 @@ def test_what_a_run_knows_stands_on_the_page_and_in_the_json(
     for each in (beside["fingerprint"], made["weights"], f"--contrast {beside['second']}", made["date"][:10]):
         assert each in text
     assert shown.count('<div class="nearest">') == 1
+    cli("explain", photo_run, photo, "--no-trust", "--out", tmp_path / "maps.jsonl")
+    assert json.loads((tmp_path / "maps.jsonl").read_text())["beside"] == {**beside, "nearest": []}
     for path in (photo_run, photo, tmp_path):
         assert str(path.parent) not in shown
         assert path.name in shown or path is tmp_path

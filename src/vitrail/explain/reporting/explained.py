@@ -7,7 +7,6 @@ runs, and each attribution is tested (`explain/compare.py`).
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -398,32 +397,6 @@ def summed_parts(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
         shared["not attributed"] = sheet.gap.tolist()
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
-
-
-def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
-    """A sample with its name, its true class or text as the model calls it, where it does, and its mask.
-
-    Raises:
-        DataError: It cannot be read.
-    """
-    (image, known), column, truth = samples.images.read(number), samples.columns.get(model.task.column or ""), None
-    if column is not None:
-        truth = column.word(number)
-        with suppress(DataError):  # a text with a token that the model does not have
-            match = model.output.match(column.select(np.array([number])))
-            truth = truth if match.unknown else match.column.word(0)
-    return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model), known.hex())
-
-
-def open_named(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], dict[int, DataError]]:
-    """The images that can be read, by their places, and why others cannot."""
-    found, unread = dict[int, NamedImage](), dict[int, DataError]()
-    for place, opener in enumerate(openers):
-        try:
-            found[place] = opener()
-        except DataError as error:
-            unread[place] = error
-    return found, unread
 
 
 def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:

@@ -23,9 +23,9 @@ from vitrail.data.background import MOST
 from vitrail.data.columns import EVIDENCE, Column, Samples
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.explain.reporting.explained import explain_in_batches, named_image, open_named
+from vitrail.explain.reporting.explained import explain_in_batches
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
-from vitrail.explain.reporting.report import nothing_left, rates, write_overlays
+from vitrail.explain.reporting.report import named_image, nothing_left, open_named, rates, write_overlays
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of

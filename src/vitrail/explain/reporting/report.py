@@ -8,6 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -15,16 +16,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.arguments import typed
+from vitrail.data.columns import Samples
 from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.data.sources import format_of, read_images
-from vitrail.errors import Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, named_image, open_named
+from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, known_mask
 from vitrail.explain.reporting.plan import Class, ImageLike, Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.io import WRITING, check_writable, write_file
 from vitrail.jobs.precision import PrecisionOption
@@ -334,23 +337,6 @@ def nothing_left(plan: ReportPlan) -> UsageError:
     return UsageError(plan.nothing_against("every image"), hint)
 
 
-def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Callable[[], NamedImage]]:
-    """What opens the image, or each of those that a word names; `name` is what one without a name is called."""
-    if isinstance(image, NamedImage):
-        return [lambda: image]
-    if not isinstance(image, str | Path):
-        return [lambda: NamedImage(name, open_image(image))]
-    if format_of(str(image)) is None:
-        return [partial(_open_file, image)]
-    samples = read_images(image, flat=True).held_out
-    return [partial(named_image, samples, number, model) for number in range(len(samples))]
-
-
-def _open_file(file: str | Path) -> NamedImage:
-    image, known = FileImages([Path(file)]).read(0)
-    return NamedImage(str(file), image, fingerprint=known.hex())
-
-
 def _empty_report(plan: ReportPlan) -> Report:
     """The report of no image so far."""
     model, about = plan.model, plan.model.about
@@ -382,6 +368,52 @@ def short_names(names: Sequence[str]) -> list[str]:
     short = [short_paths(name, 1) for name in names]
     alike = {name for name, count in Counter(short).items() if count > 1}
     return ["/".join(Path(name).parts[-2:]) if last in alike else last for name, last in zip(names, short, strict=True)]
+
+
+# ---- its images
+
+
+def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Callable[[], NamedImage]]:
+    """What opens the image, or each of those that a word names; `name` is what one without a name is called."""
+    if isinstance(image, NamedImage):
+        return [lambda: image]
+    if not isinstance(image, str | Path):
+        return [lambda: NamedImage(name, open_image(image))]
+    if format_of(str(image)) is None:
+        return [partial(_open_file, image)]
+    samples = read_images(image, flat=True).held_out
+    return [partial(named_image, samples, number, model) for number in range(len(samples))]
+
+
+def _open_file(file: str | Path) -> NamedImage:
+    image, known = FileImages([Path(file)]).read(0)
+    return NamedImage(str(file), image, fingerprint=known.hex())
+
+
+def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
+    """A sample with its name, its true class or text as the model calls it, where it does, and its mask.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    (image, known), column, truth = samples.images.read(number), samples.columns.get(model.task.column or ""), None
+    if column is not None:
+        truth = column.word(number)
+        with suppress(DataError):  # a text with a token that the model does not have
+            match = model.output.match(column.select(np.array([number])))
+            truth = truth if match.unknown else match.column.word(0)
+    return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model), known.hex())
+
+
+def open_named(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], dict[int, DataError]]:
+    """The images that can be read, by their places, and why others cannot."""
+    found, unread = dict[int, NamedImage](), dict[int, DataError]()
+    for place, opener in enumerate(openers):
+        try:
+            found[place] = opener()
+        except DataError as error:
+            unread[place] = error
+    return found, unread
 
 
 # ---- its files
