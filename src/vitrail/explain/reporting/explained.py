@@ -150,7 +150,7 @@ class AskedImages:
     test: PreparedTest | None
     mapped: list[int]
 
-    def compare(self, rows: list[int], drawn: bool = True, tested: bool = True) -> Comparison:
+    def compare(self, rows: list[int], drawn: bool) -> Comparison:
         """The maps of some of the images with how far to trust each; blank ones where none are drawn.
 
         Raises:
@@ -166,7 +166,7 @@ class AskedImages:
         chosen = self.chosen.select(torch.tensor(rows, device=self.chosen.target.device))
         functions = [partial(each.function, **plan.options) if drawn else partial(blank, each) for each in plan.methods]
         methods = [replace(each, function=own) for each, own in zip(plan.methods, functions, strict=True)]
-        test = self.test.select(rows) if tested and self.test is not None else None
+        test = None if self.test is None else self.test.select(rows)
         try:
             how = {"scored": test is not None, "areas": drawn and len(methods) > 1, "bump": drawn and plan.bump}
             return compare(plan.model, self.inputs[rows], methods, chosen, **how, first=first, test=test)
@@ -221,7 +221,7 @@ def ask_in_batches(
     """What is known before any map is made; arguments are those of `explain_in_batches`."""
     masks, model = mask_patches(images, plan.model) if plan.trust else None, plan.model
     together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
-    tried = not plan.options
+    tried = not evident_only or not plan.options
     for begin in range(0, len(images), together):
         some = images[begin : begin + together]
         end, own, target = begin + len(some), None if masks is None else masks[begin : begin + together], plan.target
@@ -239,24 +239,22 @@ def ask_in_batches(
                 continue
             some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
             own, target = None if own is None else own[rows], Contrast([indices[row] for row in rows], plan.contrast)
-        here = plan if plan.others is None else replace(plan, background=plan.others.besides(some))
-        test = None
+        test, background = None, plan.background if plan.others is None else plan.others.besides(some)
         try:
             chosen = choose_target(first.logits, target, model.output)
+            if not tried:  # what the only method does not take is refused whatever the evidence, and before it is asked
+                plan.methods[0].function(model.network, inputs[:1], chosen.select(slice(0, 1)).plain, **plan.options)
+                tried = True
             if plan.trust:
-                how = TrustOptions(here.background, own, plan.precision, full=plan.full)  # pyrefly: ignore
+                how = TrustOptions(background, own, plan.precision, full=plan.full)  # pyrefly: ignore
                 test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
         except UsageError as error:  # its hint speaks Python
             raise as_options(plan.methods, error) from None
         asks = evident_only and test is not None and not plan.full
         mapped = (~test.ended).nonzero()[:, 0].tolist() if asks else list(range(len(some)))
-        batch = AskedImages(here, some, pixels, inputs, first, chosen, test, mapped)
-        if not tried:  # options that no method takes are refused whatever the evidence, and before it is asked for
-            batch.compare([0], tested=False)
-            tried = True
         if plan.trust:
             progress(end, len(images))
-        yield batch
+        yield AskedImages(plan, some, pixels, inputs, first, chosen, test, mapped)
 
 
 def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
