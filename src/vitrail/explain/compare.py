@@ -22,16 +22,8 @@ from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_si
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.scores.perturb import at_a_time, compute_logits
-from vitrail.explain.target import Target, choose_target
-from vitrail.explain.verdict import (
-    Explainable,
-    PreparedTest,
-    Trust,
-    TrustOptions,
-    codec_of,
-    network_and_background,
-    prepare,
-)
+from vitrail.explain.target import Target, choose_target, codec_of
+from vitrail.explain.verdict import Explainable, PreparedTest, Trust, TrustOptions, network_and_background, prepare
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.model import Model
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import (
     FUNCTION,
@@ -50,6 +51,11 @@ def by_index(target: Any, codec: Codec | None) -> Any:
         raise UsageError(problem, "the model instead of model.network; or an index")
     is_one = isinstance(target, str | int) and codec is not None
     return (turn_output(codec, target) or codec.index(target)) if is_one else target
+
+
+def codec_of(model: object) -> Codec | None:
+    """What the outputs mean; None of a bare network, which are read as classes."""
+    return model.output if isinstance(model, Model) else None
 
 
 def similarity(reference: Float[Tensor, " v"]) -> SimilarityTarget:

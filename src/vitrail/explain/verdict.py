@@ -46,12 +46,11 @@ from vitrail.explain.scores.faithfulness import (
     measure_true_masks,
 )
 from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, in_precision, own_patches
-from vitrail.explain.target import Target, choose_target
+from vitrail.explain.target import Target, choose_target, codec_of
 from vitrail.jobs.precision import Precision, PrecisionOption, choose_precision_for
 from vitrail.model import Model
 from vitrail.nn.vit import Images
 from vitrail.pages.views import TrustView
-from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
 from vitrail.text import ShortRepr, percent_in_words, times_words
 
@@ -387,11 +386,6 @@ def target_of(attribution: Attribution, function: OfLogits | None = None) -> Tar
     if function is not None:
         return function
     return attribution.target if attribution.contrast is None else (attribution.target, attribution.contrast)
-
-
-def codec_of(model: Explainable | nn.Module) -> Codec | None:
-    """What the outputs mean; None of a bare network, which are read as classes."""
-    return model.output if isinstance(model, Model) else None
 
 
 def precision_for(model: Explainable | nn.Module, images: Images) -> Precision:

@@ -35,14 +35,7 @@ from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
 from vitrail.pages.render import explanation_page, in_frame
-from vitrail.pages.views import (
-    AreasView,
-    AttributionView,
-    Function,
-    ImageView,
-    ReplacedView,
-    TrustView,
-)
+from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, ReplacedView, TrustView
 from vitrail.tasks import Prediction
 from vitrail.tasks.target import ChosenTarget
 
@@ -250,8 +243,8 @@ def ask_in_batches(
                 test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
         except UsageError as error:  # its hint speaks Python
             raise as_options(plan.methods, error) from None
-        asks = evident_only and test is not None and not plan.full
-        mapped = (~test.ended).nonzero()[:, 0].tolist() if asks else list(range(len(some)))
+        ended = test.ended.tolist() if evident_only and test is not None else [False] * len(some)
+        mapped = [row for row, is_over in enumerate(ended) if not is_over]
         if plan.trust:
             progress(end, len(images))
         yield AskedImages(plan, some, pixels, inputs, first, chosen, test, mapped)

@@ -29,17 +29,7 @@ from vitrail.explain.reporting.report import named_image, nothing_left, open_nam
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of
-from vitrail.jobs.parts import (
-    LINES,
-    Compute,
-    IdRange,
-    Progress,
-    choices,
-    complete_parts,
-    folder_of,
-    job_entry,
-    split_up,
-)
+from vitrail.jobs.parts import LINES, Compute, IdRange, choices, complete_parts, folder_of, job_entry, split_up
 from vitrail.jobs.precision import Opening, identity_of
 from vitrail.model import Model
 from vitrail.pages.views import Rates
@@ -68,7 +58,7 @@ def explain_all(
     wanted: ReportOptions,
     *,
     cluster: Cluster | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Explanations:
     """Explain each image, and write a line for it.
