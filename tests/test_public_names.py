@@ -49,9 +49,20 @@ def test_no_function_bears_the_name_of_a_folder_or_file() -> None:
 
 
 def test_the_names_survive_the_import_of_every_folder() -> None:
-    """In a process of its own, where nothing has been imported yet."""
+    """In a process of its own, where nothing has been imported yet.
+
+    Methods share their names with the files that hold them: what the package gives is the function, also when its file
+    was imported first.
+    """
+    methods = ("raw_attention", "rollout", "generic_attention", "gradient_rollout")
     code = (
         "import importlib, sys, vitrail\nassert 'importlib.metadata' not in sys.modules, 'it is slow'\n"
+        "import vitrail.explain.methods.rollout, vitrail.explain.methods.raw_attention\n"
+        f"from vitrail.explain import {', '.join(methods)}\n"
+        f"for name in {methods!r}:\n"
+        "    file, method = importlib.import_module('vitrail.explain.methods.' + name), globals()[name]\n"
+        "    assert method is getattr(vitrail.explain, name) is getattr(file, name), name\n"
+        "    assert vitrail.explain.METHODS[name].function.__wrapped__ is method, name\n"
         f"folders = {PUBLIC_FOLDERS!r}\n"
         f"for name in {[*FOLDERS, *MODULES]!r}: importlib.import_module('vitrail.' + name)\n"
         "for name in vitrail.__all__: assert callable(getattr(vitrail, name)) == (name not in folders), name\n"

@@ -1,21 +1,18 @@
 """docs/python.md: every error of a caller is a ValueError of two lines; so are arguments of wrong types.
 
-The calls are made in a process of their own, since under test beartype looks at every argument first.
+The calls are made without the check of tests, since beartype looks at every argument first.
 """
 
-import os
-import subprocess
-import sys
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 import vitrail
-from tests.cli.command import environment
 from tests.errors import must_raise
-from tests.wrong_types import INNER, calls
+from tests.wrong_types import INNER, call_all, calls
 from vitrail.arguments import typed
 from vitrail.errors import UsageError
 
@@ -33,15 +30,16 @@ def test_every_public_function_is_called(tmp_path: Path, monkeypatch: pytest.Mon
         assert left == inner, package
 
 
-def test_a_wrong_type_is_an_error_of_two_lines() -> None:
-    root = Path(__file__).parent.parent
-    variables = environment() | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.wrong_types"]
-    done = subprocess.run(command, env=variables, cwd=root, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    *faults, count = done.stdout.splitlines()
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_type_is_an_error_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=()):
+        count, faults = call_all()
+    torch.set_num_threads(threads)
     assert faults == []
-    assert int(count) > 2000
+    assert count > 2000
 
 
 def test_the_argument_is_named_and_what_works_is_let_pass() -> None:

@@ -1,13 +1,8 @@
-"""Run as a process of its own, without the checks of tests: every public function with arguments of wrong types.
-
-It prints a line for each error that is none of two lines, and how many calls there were.
-"""
+"""Every public function with arguments of wrong types, to be called without the checks of tests (`as_a_user`)."""
 
 import contextlib
 import inspect
 import io
-import os
-import tempfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -241,9 +236,13 @@ LONG = {  # of what each call takes long, values of three kinds are enough
 }
 
 
-def main() -> None:
-    """Call each with one wrong argument at a time."""
-    count = 0
+def call_all() -> tuple[int, list[str]]:
+    """Call each with one wrong argument at a time, in an empty folder.
+
+    Returns:
+        How many calls there were, and each error that is none of two lines.
+    """
+    count, faults = 0, list[str]()
     for name, (function, right) in calls().items():
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL or parameter.name in CALLED_BACK:
@@ -257,13 +256,7 @@ def main() -> None:
                         function(**{**right, parameter.name: value})
                 except VitrailError as error:
                     if str(error).count("\n") != 1:
-                        print(f"{name}({parameter.name}={words}): {error}")
+                        faults.append(f"{name}({parameter.name}={words}): {error}")
                 except Exception as error:  # what should not be
-                    print(f"{name}({parameter.name}={words}): {type(error).__name__}: {str(error)[:80]}")
-    print(count)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
-        main()
+                    faults.append(f"{name}({parameter.name}={words}): {type(error).__name__}: {str(error)[:80]}")
+    return count, faults

@@ -1,11 +1,12 @@
 """Processes that train together, as torchrun would start them; what each of them computed, and how it ended.
 
-    python -m tests.training.processes FOLDER
+    python -m tests.training.processes FOLDER ...
 
 does what FOLDER/asked.json says: rounds, one behind the other, of launches, all at once. A launch is so many processes,
 which meet at a port of their own, and train one thing behind the other. They are forked from one process, so that torch
-is imported once. Of launch NAME lies in FOLDER/NAME what process RANK computed in which step (TRAINING.RANK.json), what
-it wrote to stderr (err.RANK) and its exit code (code.RANK); the run of a training lies in FOLDER/TRAINING.
+is imported once, and the templates of pages are read once. Of launch NAME lies in FOLDER/NAME what process RANK
+computed in which step (TRAINING.RANK.json), what it wrote to stderr (err.RANK) and its exit code (code.RANK); the run
+of a training lies in FOLDER/TRAINING.
 """
 
 import errno
@@ -18,7 +19,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ from vitrail.data import loader, tensor_files
 from vitrail.data.batches import Batch
 from vitrail.data.sources import read
 from vitrail.errors import VitrailError
+from vitrail.pages.render import template_environment
 from vitrail.runs import evaluate
 from vitrail.runs.group import ALONE, Group
 from vitrail.training import job, loop, prepared
@@ -248,16 +250,19 @@ def load_all() -> None:
     assert all(getattr(vitrail, name) is not None for name in vitrail.__all__)
     read("digits").splits["train"].inputs.open(0)
     evaluated([1], 1)
+    for name in template_environment().list_templates(["html"]):
+        template_environment().get_template(name)
 
 
-def main(folder: Path) -> None:
-    """All rounds."""
+def main(folders: Sequence[Path]) -> None:
+    """All rounds of all folders."""
     torch.set_num_threads(1)
     spare()
     load_all()
-    for launches in json.loads((folder / "asked.json").read_text()):
-        launched(folder, launches)
+    for folder in folders:
+        for launches in json.loads((folder / "asked.json").read_text()):
+            launched(folder, launches)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([*map(Path, sys.argv[1:])])

@@ -26,6 +26,7 @@ from vitrail.explain.evidence import without_evidence
 from vitrail.runs.data import Run, open_for
 from vitrail.text import percent
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 MOST_BYTES = 2**20
 NAME = "background.safetensors"
 SIDE = 96

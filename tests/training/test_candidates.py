@@ -20,7 +20,7 @@ from vitrail.training.events import Event
 from vitrail.training.setup import new_run
 from vitrail.weights.names import list_cached
 
-pytestmark = pytest.mark.usefixtures("few_penalties")
+pytestmark = pytest.mark.usefixtures("few_penalties", "as_a_user")
 REVISION = "0" * 40
 
 

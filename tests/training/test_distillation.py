@@ -59,6 +59,7 @@ from vitrail.training.events import Stopped
 from vitrail.training.prepared import open_data
 from vitrail.weights.assume import check_assume
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 CLASSES = tuple("abc")
 STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")
 

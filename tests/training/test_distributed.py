@@ -1,6 +1,7 @@
 """Many processes train as one: the same samples in every step, the same losses, each sample counted once.
 
-The processes are real, and speak by gloo. All launches of this file are made at once, and looked at by its tests.
+The processes are real, and speak by gloo. All launches of this file and of `test_shard.py` are made by one process,
+whichever file asks first, and looked at by their tests.
 """
 
 import itertools
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 from torch.distributed import HashStore
 
 from tests.photographs import make_photographs
+from tests.shared_runs import once
 from tests.training.lab import LIVELY, tiny_set
 from tests.training.processes import Steps, evaluated, trained
 from tests.training.tiny import CLOCK, rows, whole
@@ -49,7 +51,9 @@ PHOTOS = (
 )
 NAMES = ("digits", "sorted", "photos", "student")
 COUNTS, BATCHES = [1, 2, 7, 67], [1, 8]
+Round = dict[str, Any]  # launches by their names
 STEP = 9  # of 14, at which something happens to a process
+FROZEN = 12  # seconds of silence
 
 
 def asked(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
@@ -129,11 +133,17 @@ class Launched(NamedTuple):
         return [json.loads((self.folder / launch / f"{training}.{rank}.json").read_text()) for rank in ranks]
 
 
-def launched(folder: Path, *rounds: dict[str, Any]) -> Launched:
-    (folder / "asked.json").write_text(json.dumps(rounds))
+def launch_all(asked: dict[Path, Sequence[Round]]) -> None:
+    """The rounds of some folders, by one process."""
+    for folder, rounds in asked.items():
+        (folder / "asked.json").write_text(json.dumps(rounds))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.training.processes", str(folder)]
+    command = [sys.executable, "-m", "tests.training.processes", *map(str, asked)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=280)
+
+
+def launched(folder: Path, *rounds: Round) -> Launched:
+    launch_all({folder: rounds})
     return Launched(folder)
 
 
@@ -144,20 +154,14 @@ def make_photos(folder: Path) -> None:
         (folder / "photographs" / split / "a" / "a_003.png").write_bytes(b"")
 
 
-@pytest.fixture(scope="module")
-def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    folder = tmp_path_factory.mktemp("launches")
+def rounds_of_whole(folder: Path) -> list[Round]:
+    """Of this file: networks that each process has. Not all at once: what starves is taken for frozen."""
     make_photos(folder)
     first = {
         "many": {"world": 2, "trainings": {name: asked(folder, name) for name in NAMES}},
         "alone": {"world": 1, "trainings": {f"{name}-alone": asked(folder, name) for name in NAMES}},
+        "freeze": faulty(folder, "freeze", rank=0, frozen=0, environment={"VITRAIL_TIMEOUT": FROZEN}),
         "counts": {"world": 3, "counts": COUNTS, "batches": BATCHES},
-        "whole": {"world": 2, "trainings": {"run": short(folder)}},
-        "kill": faulty(folder, "kill"),
-        "freeze": faulty(folder, "freeze", rank=0, frozen=0, environment={"VITRAIL_TIMEOUT": 8}),
-        "terminate": faulty(folder, "terminate"),
-        "nan": faulty(folder, "nan"),
-        "raise": faulty(folder, "raise"),
         "missing": {
             "world": 2,
             "only": [0],
@@ -165,19 +169,67 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
             "environment": {"VITRAIL_TIMEOUT": 1},
         },
         "taken": {"world": 2, "only": [0], "taken": True, "trainings": {"never": short(folder)}},
-        "data": {"world": 2, "trainings": {"never-data": asked(folder, "photos") | {"else": other_data(folder)}}},
-        "late": {"world": 2, "trainings": {"run-late": short(folder, fault=full_at(STEP))}},
-        "full": {"world": 2, "trainings": {"run-full": short(folder, fault=full_at(1))}},
-        "torch": {"world": 2, "torch": {"1": "2.0.0"}, "trainings": {"never": short(folder)}},
-        "own": {"world": 2, "trainings": {"idle": {**short(folder), "own": True}}},
-        "own-alone": {"world": 1, "trainings": {"idle-alone": {**short(folder), "own": True}}},
-        "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
     second = {
+        "whole": {"world": 2, "trainings": {"run": short(folder)}},
+        "kill": faulty(folder, "kill"),
+        "terminate": faulty(folder, "terminate"),
+        "nan": faulty(folder, "nan"),
+        "raise": faulty(folder, "raise"),
+        "torch": {"world": 2, "torch": {"1": "2.0.0"}, "trainings": {"never": short(folder)}},
+    }
+    third = {
         "again": {"world": 2, "trainings": {"run-again": short(folder, after="run-kill")}},
         "stopped": {"world": 2, "trainings": {"run-stopped": short(folder, after="run-terminate")}},
+        "late": {"world": 2, "trainings": {"run-late": short(folder, fault=full_at(STEP))}},
+        "full": {"world": 2, "trainings": {"run-full": short(folder, fault=full_at(1))}},
+        "own": {"world": 2, "trainings": {"idle": {**short(folder), "own": True}}},
+        "own-alone": {"world": 1, "trainings": {"idle-alone": {**short(folder), "own": True}}},
+        "data": {"world": 2, "trainings": {"never-data": asked(folder, "photos") | {"else": other_data(folder)}}},
+        "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
-    return launched(folder, first, second)
+    return [first, second, third]
+
+
+def divided(folder: Path, **more: object) -> dict[str, Any]:
+    """The short training, its network divided among processes."""
+    plain = short(folder)
+    return {**plain, "options": {**plain["options"], "shard": True}, **more}
+
+
+def rounds_of_divided(folder: Path) -> list[Round]:
+    """Of `test_shard.py`: one network divided among them."""
+    fault = {"kind": "kill", "step": STEP, "rank": 1}
+    first = {
+        "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
+        "whole": {"world": 2, "trainings": {"run": divided(folder)}},
+        "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=fault)}},
+        "save": {"world": 2, "trainings": {"run-save": divided(folder, fault={**fault, "kind": "save"})}},
+    }
+    second = {
+        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
+        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-save")}},
+    }
+    return [first, second]
+
+
+ROUNDS = {"whole": rounds_of_whole, "divided": rounds_of_divided}
+
+
+def launches_of(kind: str) -> Launched:
+    """Those of one of the two files, made once for both; to be read, never changed."""
+
+    def make(root: Path) -> None:
+        for each in ROUNDS:
+            (root / each).mkdir()
+        launch_all({root / each: rounds(root / each) for each, rounds in ROUNDS.items()})
+
+    return Launched(once("launches", make) / kind)
+
+
+@pytest.fixture(scope="module")
+def all_launches() -> Launched:
+    return launches_of("whole")
 
 
 def joined(shares: list[Steps]) -> Steps:
@@ -338,7 +390,7 @@ def must_say_once(ended: Ended, *words: str) -> None:
         assert word in problem, problem
 
 
-def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -> None:
+def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched, tmp_path: Path) -> None:
     """With as many processes to the same bits; with one to weights that differ by rounding."""
     ended = all_launches.ended("kill")
     assert ended.codes == [1, -9]
@@ -347,8 +399,8 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -
         {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
     )
     assert again == unbroken
-    one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
-    finished, steps = trained(one, short(all_launches.folder))
+    one = shutil.copytree(all_launches.folder / "run-kill", tmp_path / "run-one")
+    finished, steps = trained(one, short(tmp_path))
     assert len(steps) == 14 - (STEP - 1)
     assert len(rows(one)) == 2
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
@@ -373,7 +425,7 @@ def test_a_failure_that_is_heard_of_has_its_hint() -> None:
 def test_a_frozen_process_is_named_by_another(all_launches: Launched) -> None:
     ended = all_launches.ended("freeze")
     assert ended.codes == [-9, 1], "the frozen one was ended from outside, when the other had ended"
-    must_say_once(ended, "rank 0", os.uname().nodename, "8 s", f"rank 1 at step {STEP - 1}")
+    must_say_once(ended, "rank 0", os.uname().nodename, f"{FROZEN} s", f"rank 1 at step {STEP - 1}")
 
 
 def test_all_stop_at_the_same_step_and_go_on(all_launches: Launched) -> None:

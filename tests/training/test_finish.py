@@ -16,6 +16,7 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.events import Finished
 from vitrail.training.setup import new_run
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 VERDICTS = 2
 
 

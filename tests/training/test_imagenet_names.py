@@ -26,6 +26,7 @@ from vitrail.training.configuration.teacher import Teacher
 from vitrail.weights.assume import check_names, read_names
 from vitrail.weights.published import distinguish, imagenet_names, wordnet_ids
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 INFO = ImageNetInfo("imagenet-1k")
 WNIDS = tuple(map(str, INFO.label_names()))
 SYNONYMS = tuple(INFO.index_to_description(index) for index in range(1000))  # as the configurations of hubs have them

@@ -43,7 +43,7 @@ from vitrail.training.transfer.initial import rate_for
 from vitrail.weights.adapt import start_network
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
-pytestmark = pytest.mark.usefixtures("few_penalties")
+pytestmark = pytest.mark.usefixtures("few_penalties", "as_a_user")
 OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32", verdicts=0)
 
 

@@ -27,7 +27,7 @@ from vitrail.training.loop import start
 from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merge_adapters
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
 
-pytestmark = pytest.mark.usefixtures("few_penalties")
+pytestmark = pytest.mark.usefixtures("few_penalties", "as_a_user")
 RANK = 3
 CONFIG = ViTConfig(image_size=16, patch_size=4, channels=1, classes=5, width=24, depth=2, heads=3)
 CHOICES = Optimization(lora=RANK, weight_decay=0.2, layer_decay=0.5)

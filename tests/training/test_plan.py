@@ -23,7 +23,7 @@ from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dic
 from vitrail.training import setup
 from vitrail.training.train import plan_training
 
-pytestmark = pytest.mark.usefixtures("few_penalties")
+pytestmark = pytest.mark.usefixtures("few_penalties", "as_a_user")
 
 
 def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

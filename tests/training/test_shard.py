@@ -24,7 +24,9 @@ from tests.training.test_distributed import (
     Launched,
     apart,
     asked,
+    divided,
     launched,
+    launches_of,
     make_photos,
     must_be_alike,
     must_say_once,
@@ -42,26 +44,9 @@ SHARD = {"shard": True}
 FAULT = {"kind": "kill", "step": STEP, "rank": 1}
 
 
-def divided(folder: Path, **more: object) -> dict[str, object]:
-    """The short training of `test_distributed`, divided."""
-    plain = short(folder)
-    return {**plain, "options": {**plain["options"], **SHARD}, **more}
-
-
 @pytest.fixture(scope="module")
-def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    folder = tmp_path_factory.mktemp("divided")
-    first = {
-        "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
-        "whole": {"world": 2, "trainings": {"run": divided(folder)}},
-        "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=FAULT)}},
-        "save": {"world": 2, "trainings": {"run-save": divided(folder, fault={**FAULT, "kind": "save"})}},
-    }
-    second = {
-        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
-        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-save")}},
-    }
-    return launched(folder, first, second)
+def all_launches() -> Launched:
+    return launches_of("divided")
 
 
 def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None:
@@ -71,7 +56,7 @@ def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None
     )
 
 
-def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
+def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched, tmp_path: Path) -> None:
     """As many processes to the same bits; one alone to weights that differ by rounding."""
     assert all_launches.ended("kill").codes[1] == -9
     (state, *_) = states(all_launches.folder / "run-kill" / "resume")
@@ -81,8 +66,8 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
         {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
     )
     assert again == unbroken
-    one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
-    finished, _ = trained(one, short(all_launches.folder))
+    one = shutil.copytree(all_launches.folder / "run-kill", tmp_path / "run-one")
+    finished, _ = trained(one, short(tmp_path))
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
     newest = states(one / "resume")[-1]
     assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
