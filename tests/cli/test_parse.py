@@ -7,7 +7,7 @@ import pytest
 
 from tests.errors import command_in, must_raise
 from vitrail.cli.args import Explain, Predict, Train
-from vitrail.cli.main import VERBS
+from vitrail.cli.main import VERBS, check_methods
 from vitrail.cli.parse import command_of, parse
 from vitrail.errors import Hint, UsageError
 
@@ -78,6 +78,14 @@ def test_a_configuration_file_may_name_the_weights_of_which_something_is_assumed
         with must_raise(UsageError, f"{words[0]} .*--init") as caught:
             train("digits", *words)
         assert "init" in caught.value.hint.flags
+
+
+def test_the_methods_of_a_comparison_are_not_refused_at_once() -> None:
+    for names in ("usual", "all", "rollout, legrad", "mine:METHOD"):
+        check_methods(names, "methods")
+    with must_raise(UsageError, "rolout") as caught:
+        check_methods("legrad,rolout", "methods")
+    assert caught.value.hint.flags == {"methods": "legrad,rollout"}
 
 
 def test_spelling_and_repetition() -> None:
