@@ -108,6 +108,10 @@ def test_the_class_that_a_map_is_held_against_in_one_line():
         ([], None),
     ):
         assert dataclasses.replace(view, attributions=maps).second == second
+    blind = dataclasses.replace(ATTRIBUTION, method="one_for_all", class_specific=False)
+    for maps, named in (([ATTRIBUTION], False), ([ATTRIBUTION, blind], True)):
+        page = explanation_page("m", [dataclasses.replace(view, attributions=maps)], "vitrail explain")
+        assert ("(one_for_all)" in text_of(page)) is named, "a contrast cannot be explained by it"
 
 
 class Unfolded(Structure):

@@ -81,7 +81,8 @@ def run(options: Explain, command: str) -> int:
             _print_all(found, model, options)
     if not options.json:
         print_line(f"the page      {saved.page}")
-        print_line(f"the overlays  {saved.page.with_suffix('')}")
+        if any(saved.overlays):  # images without evidence have none
+            print_line(f"the overlays  {saved.page.with_suffix('')}")
     if stopped is not None:
         why = "interrupted" if isinstance(stopped, KeyboardInterrupt) else "stopped by an error"
         done = f"{counted(len(found), 'image')} of {len(shown)} explained and written"

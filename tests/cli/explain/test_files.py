@@ -47,6 +47,17 @@ def test_once_more_writes_its_own_images_again_and_touches_no_other_file(
     assert (folder / "001-a_000-raw_attention.png").is_file()
 
 
+def test_no_folder_is_named_where_no_image_has_a_map(
+    cli: Cli, photo_run: Path, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where none of several images holds evidence."""
+    monkeypatch.setattr("vitrail.explain.reporting.report.write_overlays", lambda *given: [])
+    answer = cli("explain", photo_run, photo, "--no-trust", "--out", tmp_path / "page.html")
+    assert answer.code == 0
+    assert (str(tmp_path / "page.html") in answer.out, str(tmp_path / "page\n") in answer.out) == (True, False)
+    assert not (tmp_path / "page").exists()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file names that are no text exist on POSIX only")
 @pytest.mark.parametrize("name", ["写真".encode() * 40 + b".jpg", b"bad\xff\xfename.jpg"], ids=["long", "no-text"])
 def test_whatever_an_image_is_called_its_maps_are_written(

@@ -236,6 +236,18 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     assert Report((untested, without_maps), "m").rates == ()  # as for a text without tokens
 
 
+def test_weak_is_the_best_that_is_possible_only_where_evidence_was_looked_for_and_no_least_effect_is_known(
+    made: Report,
+) -> None:
+    for evidence, least, bounded in ((0.01, None, True), (0.01, 9.0, False), (None, None, False)):
+        of = made[0].view.attributions[0]
+        assert of.trust is not None
+        trust = dataclasses.replace(of.trust, evidence=evidence, minimum_effect=least)
+        view = dataclasses.replace(made[0].view, attributions=[dataclasses.replace(of, trust=trust)])
+        (rates,) = Report((dataclasses.replace(made[0], view=view),), "m").rates
+        assert rates.bounded is bounded, (evidence, least)
+
+
 def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(files[0].read_bytes()[:40])

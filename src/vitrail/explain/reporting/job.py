@@ -113,8 +113,9 @@ def explain_all(
                 count += "attributions" in line
                 left_out += "left_out" in line
                 for own, attribution in zip(verdicts, line.get("attributions", ()), strict=False):
-                    own.append(attribution["trust"]["verdict"])
-                    bounded = bounded and attribution["trust"]["minimum_effect"] is None
+                    trust = attribution["trust"]
+                    own.append(trust["verdict"])
+                    bounded = bounded and bool(trust["evidence_p"]) and trust["minimum_effect"] is None
                 if "problem" in line:
                     problems.append((line["file"], line["problem"]))
     if left_out and not count:

@@ -116,7 +116,7 @@ class Report(Sequence[ExplainedImage]):
             pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in self]
             targets = dict.fromkeys(target for target, _ in pairs)
             tested = (one.trust[place] for one in self)
-            bounded = all(each is not None and each.minimum_effect is None for each in tested)
+            bounded = all(each is not None and each.evidence and each.minimum_effect is None for each in tested)
             classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
             classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
             found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
