@@ -52,6 +52,7 @@ from vitrail.tasks import Result
 from vitrail.training import report
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started, Stopped
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 ROOT = Path(__file__).parents[2]
 LAST = STEPS["digits"]
 

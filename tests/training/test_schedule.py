@@ -31,6 +31,8 @@ from vitrail.options import parse_seconds
 from vitrail.runs.settings import Optimization
 from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 
 @pytest.mark.parametrize(
     ("text", "seconds"),

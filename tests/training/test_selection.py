@@ -45,6 +45,7 @@ from vitrail.training.checkpoint import best_of, out_of_patience
 from vitrail.training.events import Event, Started
 from vitrail.training.prepared import open_data, rare_notes
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
 ACCURACY = Metric("accuracy", "accuracy")
 
 
