@@ -30,7 +30,6 @@ from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
 from vitrail.jobs.parts import Compute, IdRange, Ids, answer_in_order, batch_of, loader_of, split_into_batches
 from vitrail.model import Model, load
-from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
 from vitrail.nn.networks import weights_hash
 from vitrail.runtime import (
@@ -89,6 +88,8 @@ def cast_model(model: Model, precision: Precision) -> Model:
 
 def identity_of(model: Model) -> dict[str, str]:
     """What a model is known by: a hash of its weights, and one of all else that decides its answers."""
+    from vitrail.model.saving import named_of  # what is answered at once needs no identity
+
     described = to_json({**named_of(model), "input": model.input.to_dict(), "output": model.output.to_dict()})
     return {
         "weights": weights_hash(model.network),
