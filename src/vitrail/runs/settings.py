@@ -270,6 +270,7 @@ SECTIONS: dict[str, type] = {
     "optimization": Optimization,
     "execution": Execution,
     "distillation": Distillation,
+    "layout": Layout,
 }
 
 
