@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -148,6 +149,23 @@ def test_a_page_begins_with_what_anybody_can_read_and_its_terms_are_folded_away(
         pale = dataclasses.replace(tested, trust=samples.trust(other))
         page = explanation_page("m", [dataclasses.replace(explained, attributions=[pale])])
         assert page.count('class="outline"') == 2, "nothing is known to carry anything"
+
+
+def test_sinks_among_the_decisive_parts_are_counted_where_no_fold_hides_them():
+    (tested, *_) = samples.attributions()
+    decisive = tested.half | tested.replaced[0].mask
+    some, figures = np.arange(decisive.size).reshape(decisive.shape) < 6, []
+    for sinks in (None, ~decisive, some, decisive):
+        view = ImageView("a.png", samples.an_image(), "7", list(TOP), [dataclasses.replace(tested, sinks=sinks)])
+        figures.append(Counter(re.findall(r"\d+", " ".join(Unfolded(explanation_page("m", [view])).text))))
+        inside, of = view.attributions[0].decisive_sinks
+        assert of == (0 if sinks is None else decisive.sum())
+        assert inside == (0 if sinks is None else (decisive & sinks).sum())
+    of = int(decisive.sum())
+    assert figures[1] == figures[0], "no sink is decisive"
+    assert 0 < (decisive & some).sum() < of
+    assert figures[2] - figures[0] == Counter([str((decisive & some).sum()), str(of)])
+    assert figures[3] - figures[0] == Counter([str(of)] * 2)
 
 
 def test_what_is_known_of_a_map_changes_what_is_said_of_it():

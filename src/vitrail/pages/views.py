@@ -149,6 +149,7 @@ class AttributionView(ShortRepr):
         replaced: The image with the highest-ranked patches replaced, and with as many random ones; None where that was
             not tested.
         half: The first patches that carry half of the drop of what is explained; None where nothing is replaced.
+        sinks: Which patches are sinks, whose values say little of what lies there; None where that is not known.
     """
 
     method: str
@@ -169,6 +170,15 @@ class AttributionView(ShortRepr):
     cost: str | None = None
     replaced: tuple[ReplacedView, ReplacedView] | None = None
     half: Bool[np.ndarray, "rows columns"] | None = None
+    sinks: Bool[np.ndarray, "rows columns"] | None = None
+
+    @property
+    def decisive_sinks(self) -> tuple[int, int]:
+        """Of the patches that are outlined or replaced, how many are sinks, and how many there are."""
+        if self.sinks is None or self.half is None or self.replaced is None:
+            return 0, 0
+        decisive = self.half | self.replaced[0].mask
+        return int((decisive & self.sinks).sum()), int(decisive.sum())
 
     @property
     def explains(self) -> Explains:

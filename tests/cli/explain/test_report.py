@@ -1,5 +1,6 @@
 """A report in Python: the page, the JSON and the overlays of the command, from one decoding and one shared pass."""
 
+import copy
 import dataclasses
 import json
 import re
@@ -52,6 +53,29 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def made(model: Model, files: list[Path]) -> Report:
     return report(model, files, ["generic_attention", "rollout"])
+
+
+@pytest.mark.parametrize(("length", "value", "wanted"), [(30, 1.0, 1), (30, -1.0, 0), (1, 1.0, 0)])
+def test_a_planted_sink_that_is_decisive_is_counted(
+    model: Model, files: list[Path], length: float, value: float, wanted: int
+) -> None:
+    """One token is made so many times as long by its position, and a map ranks its patch first or last."""
+    network = copy.deepcopy(model.network)
+    with torch.no_grad():
+        network.pos_embed[:, network.config.prefix + 5] *= length
+
+    def by_hand(network: ViT, images: torch.Tensor, target: Target = None) -> Attribution:
+        found = generic_attention(network, images, target)
+        values = torch.rand(found.values.shape, generator=torch.Generator().manual_seed(0)) / 2
+        values.flatten(1)[:, 5] = value
+        return dataclasses.replace(found, values=values)
+
+    (one,) = report(dataclasses.replace(model, network=network), files[:1], by_hand, full=True)
+    (view,) = one.view.attributions
+    assert view.replaced is not None
+    assert view.replaced[0].mask.flat[5] == (value > 0)
+    assert view.decisive_sinks[0] == wanted
+    assert view.replaced[0].mask.sum() <= view.decisive_sinks[1] < view.values.size
 
 
 def test_the_call_makes_the_page_of_the_command(

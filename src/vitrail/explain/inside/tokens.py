@@ -156,6 +156,11 @@ class Sinks(ShortRepr):
     cut_off: Float[Tensor, "l b"]
     found: Bool[Tensor, "l b rows columns"]
 
+    @property
+    def anywhere(self) -> Bool[Tensor, "b rows columns"]:
+        """Patches that are sinks after any block."""
+        return self.found.any(dim=0)
+
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """For each image nothing, or one sentence that names its sinks."""
         return tuple(_note(self.found[:, image]) for image in range(self.found.shape[1]))

@@ -267,7 +267,8 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
         parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
         for place, row in enumerate(rows):
             one, answer, label = batch.images[row], answers[row], answers[row] if named[row].notes else named[row]
-            views = views_of(plan, compared, place, parts[place])
+            sinks = None if batch.first.sinks is None else batch.first.sinks.anywhere[row].cpu().numpy()
+            views = [replace(each, sinks=sinks) for each in views_of(plan, compared, place, parts[place])]
             if not drawn:
                 views = [replace(each, values=each.values[:0, :0], seconds=None) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
