@@ -7,6 +7,7 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
+NAMES = "tiny", "small", "base", "large", "huge", "giant"  # of the sizes of networks, in papers and other libraries
 
 
 def _one_line(text: str) -> str:
@@ -207,11 +209,15 @@ def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...
         UsageError: It is none; offers the nearest.
     """
     letter, _, pixels = size.partition("/")
+    words = re.findall(r"[a-z]+|\d+", size.lower().removeprefix("vit"))
     sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
     if letter not in letters or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
-        guess = nearest(letter, letters, 0.5) or "S"
+        full = [(each, name) for each in letters for name in NAMES if name.startswith(each.lower())]
+        meant = [each for word in words for each, name in full if word in (each.lower(), name)]
+        guess = next(iter(meant), None) or nearest(letter, letters, 0.5) or "S"
+        patch = next((word for word in words if word in ("8", "14", "16", "32")), 16)
         problem = f"unknown size '{size}': a size is one of {' '.join(letters)}, a slash and the patch size in pixels"
-        raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
+        raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else patch}"}))
     return letter, sides
 
 

@@ -106,7 +106,7 @@ REFUSED = [  # what is typed, what the problem names, and the command of the hin
     ("train digits --json=off", "--json", "train digits"),
     ("train digits more and", "more and", HELP),
     ("train digits -x", "-x", HELP),
-    ("train digits --epoch", "train .* --epoch", "train digits --epochs N"),
+    ("train digits --epoch", "train .* --epoch", "train digits --epochs 20"),
     ("train --epochs 3", "DATA", "train --epochs 3 digits"),
     ("train digits --resume auto", "--resume auto", "train digits --resume auto --out runs/latest"),
     ("train digits --mean 0.5", "--mean 0.5 .* --init", "train digits --mean 0.5 --init weights.safetensors"),

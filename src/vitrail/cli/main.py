@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
-from vitrail.cli.parse import DASHES, command_of, guesses, parse
+from vitrail.cli.parse import DASHES, USUAL, command_of, guesses, parse
 from vitrail.data.sources import check_data, check_images, check_path, files_of, format_of
 from vitrail.errors import (
     INTERRUPTED,
@@ -236,7 +236,6 @@ def check_network(size: str) -> None:
 
 NAMES = "data", "inputs", "images"  # options that name data
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
-USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
 CHECKS: dict[str, Callable[[Any], object]] = {
     **{name: partial(check_count, name, usual=usual) for name, usual in USUAL.items()},
     "run": check_model,

@@ -66,7 +66,9 @@ def hidden(instead: str, default: Any = None) -> Any:
 # What a hint types for an option of a name, where its field states nothing else
 EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg"}
 EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors", "ray": "local"}
-EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256}
+EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256, "top": 5, "lr": 0.001, "max_time": "10m"}
+USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
+EXAMPLES |= USUAL
 
 DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"  # what a page or a word processor makes of a hyphen
 
@@ -95,7 +97,7 @@ class _Option:
         hidden: What to try instead of an option that is not the verb's; None for one that is.
         required: Whether it must be there.
         flag: Such as `--batch-size`; the name in capitals where there is no option.
-        example: What a hint types.
+        example: What a hint types; True where nothing is known that fits.
         metavar: What stands for its value in a help text.
         wanted: What a word must be.
         more: What further words of its value look like, if there may be some: numbers, or NAME=VALUE.
@@ -149,6 +151,14 @@ class _Option:
             is_number = self.kind is Path and re.fullmatch(_NUMBER, word)
             return not is_number and (self.positional or bool(re.fullmatch(_FORMS.get(self.name, ".*"), word)))
         return bool(re.fullmatch(r"[+-]?\d+", word) if self.kind is int else re.match(r"[(\[]?[+-]?\.?\d", word))
+
+    def goes_on(self, word: str) -> bool:
+        """Whether a word behind its value belongs to it, too: another number, NAME=VALUE, or another method."""
+        if self.name in ("method", "methods"):
+            from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS
+
+            return word in METHODS | METHODS_OF_TEXTS
+        return bool(self.more and re.fullmatch(self.more, word)) and not Path(word).exists()
 
     def meant(self, word: str) -> dict[str, Any]:
         """What it sets with this word, for a hint."""
@@ -281,10 +291,10 @@ def _given(
                 raise UsageError(f"{flag} takes no value, got '{value}'", hint)
             if fixed is not None or option.kind is bool or equals:
                 value = str(fixed) if fixed is not None else value
-            elif not is_next and flag in known and strict:
+            elif not is_next and (option.example is True or (flag in known and strict)):
                 raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
             else:
-                value = left.popleft() if is_next else option.metavar
+                value = left.popleft() if is_next else as_word(option.example)
             if flag not in known and strict:
                 hint = Hint({option.name: fixed} if fixed is not None else option.meant(value))
                 raise UsageError(problem, hint)
@@ -292,7 +302,7 @@ def _given(
                 continue
             if option.positional and not option.many and found.get(option.name, [value]) != [value]:
                 left.extendleft(found.pop(option.name))  # what stood there moves on
-            while option.more and left and re.fullmatch(option.more, left[0]) and not Path(left[0]).exists():
+            while left and option.goes_on(left[0]):
                 value += f",{left.popleft()}"
             if option.more == _NUMBER:
                 value = re.sub(r"[()\[\]]|,(?=,|$)", "", value.replace(" ", ","))
@@ -317,10 +327,15 @@ def _meant(flag: str, follows: str | None, options: Mapping[str, _Option]) -> tu
     like = [name for name in known if not known[name].positional and (name[0] == word[:1] or f"-{name}" in word)]
     near = nearest(word, like, 0.75) or ""
     hidden = next((one.hidden for one in options.values() if one.hidden and one.flag == flag), None) or ""
-    for each in (hidden.removeprefix("--"), *guesses("options").get(word, "").split(), near):
+    table, stem = guesses("options"), word.rstrip("0123456789-")
+    glued = [f"{name}={word[len(stem) :]}" for name in (stem, *table.get(stem, "").split()) if "=" not in name]
+    for each in (hidden.removeprefix("--"), *table.get(word, "").split(), *(glued if stem != word else ()), near):
         name, _, fixed = each.partition("=")
         value, option = fixed or follows, known.get(name)
-        if option and (option.kind is bool or (each == near if value is None else option.takes(value))):
+        if option is None:
+            continue
+        fits = (each == near and option.example is not True) if value is None else option.takes(value)
+        if fits or option.kind is bool:
             return option, fixed or None
     return None, None
 
