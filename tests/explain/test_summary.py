@@ -157,7 +157,8 @@ def test_every_figure_is_one_of_the_test(images: list[ImageView]) -> None:
 
 def test_at_most_60_words_and_none_that_a_clerk_does_not_know(images: list[ImageView]) -> None:
     jargon = re.compile(
-        r"logit|patch|composite|surrogate|fill|mask|p =|p-value|attribution|faithful|nats|cosine|sink|None|nan"
+        r"logit|patch|composite|surrogate|fill|mask|p =|p-value|attribution|faithful|nats|cosine|sink|rank|score as|"
+        r"None|nan"
     )
     for explained in images:
         said = " ".join(explained.summary)

@@ -88,10 +88,12 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         count = trust.surrogates or trust.composites
         some, same = (percent_in_words(k / count) if k else "none" for k in (trust.reached, trust.reached_itself))
         is_top = view.explains == "class" and explained.top and view.target == explained.top[0][0]
-        other = "some answer" if is_top else "answers of the same rank"
-        first = "" if trust.reached == trust.reached_itself else f"{some} score as high for {other}, "
+        other = "some answer" if is_top else "answers at the same place of their list"
         kind = "noise in its colours" if trust.surrogates else PIECES
-        return f"of {count} images of {kind}, {first}{same}{'' if first else ' score as high'} for {name}"
+        found = f"{same} have it as high" if view.function is not None else f"{same} speak as strongly for {name}"
+        if trust.reached != trust.reached_itself:
+            found = f"{some} speak as strongly for {other}, {same} for {name}"
+        return f"of {count} images of {kind}, {found}"
     effect, least = math.nan if trust.effect is None else trust.effect, trust.minimum_effect
     if least is None or effect >= least:
         return "the map gives all parts the same value"
