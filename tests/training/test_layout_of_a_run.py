@@ -1,5 +1,7 @@
 """A run stores how its data are laid out: training, evaluation and resuming read them alike, and groups stay whole."""
 
+import json
+import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -8,8 +10,10 @@ import pytest
 import yaml
 
 import vitrail
+from tests.cli.command import call
 from tests.photographs import make_photographs
 from vitrail.data.columns import GROUP
+from vitrail.data.layout import Layout
 from vitrail.errors import UsageError
 from vitrail.options import TrainOptions
 from vitrail.runs.data import Run, open_for
@@ -50,6 +54,14 @@ def test_what_was_named_is_stored_and_read_again(listed: Path, tmp_path: Path) -
         assert GROUP in samples.columns
     assert not any(seen[one] & seen[other] for one, other in combinations(("train", "validation", "test"), 2))
     assert vitrail.evaluate(tmp_path / "run").split == "test"
+    typed = ["--label-column", "kind", "--group-column", "visit"]
+    other = shutil.copytree(listed, tmp_path / "elsewhere") / "list.csv"
+    by_command = call("evaluate", tmp_path / "run", other, *typed, "--json")
+    answer = json.loads(by_command.out)
+    assert answer["images"] + answer["trained_on"]["images"] == 80
+    assert vitrail.evaluate(tmp_path / "run", other, layout=Layout(label_column="kind")).count == answer["images"]
+    assert len(json.loads(call("predict", tmp_path / "run", other, *typed[:2], "--json").out)) == 80
+    assert call("predict", tmp_path / "run", listed / "photos", *typed[:2]).code == 2
     again = vitrail.train(
         str(listed / "list.csv"), options=replace(options, epochs=2, resume="auto"), out=tmp_path / "run"
     )

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from vitrail.cli.parse import hidden, positional
 from vitrail.data.sources import overview
 from vitrail.errors import Hint, UsageError
-from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, TrainOptions, option
+from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, LayoutOptions, TrainOptions, option
 
 RUN = (
     "A run or model folder; or pretrained weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file (.safetensors, "
@@ -171,7 +171,7 @@ class Distill(Assumptions, Launch, DistillOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Inference, InPrecision):
+class Evaluate(Inference, InPrecision, LayoutOptions):
     """Measure a model on labelled data: accuracy with its interval, or the metric of another task.
 
     Example: vitrail evaluate runs/latest
@@ -198,7 +198,7 @@ class Evaluate(Inference, InPrecision):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Inference, InPrecision, JobOptions):
+class Predict(Inference, InPrecision, JobOptions, LayoutOptions):
     """Predict the class of images, or generate a text for each image or text.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -250,7 +250,7 @@ def methods(words: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Inference, InPrecision, JobOptions):
+class Explain(Inference, InPrecision, JobOptions, LayoutOptions):
     """Show which parts of an image a prediction depends on, as maps with a test of how far to trust each.
 
     Example: vitrail explain runs/latest photo.jpg

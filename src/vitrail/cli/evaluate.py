@@ -7,6 +7,7 @@ from vitrail.cli.args import Evaluate
 from vitrail.cli.inputs import load_model
 from vitrail.cli.output import check_strict, console, print_json, print_line, print_table, warn, warn_left_out
 from vitrail.data.columns import TRAIN
+from vitrail.data.layout import Layout
 from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.runs.data import CHANGED, Run, check_objects
@@ -28,6 +29,7 @@ def run(options: Evaluate, command: str) -> int:
         options.data or None,
         run=opened,
         data_root=options.data_root,
+        layout=Layout.of(options),
         split=options.split,
         neighbours=options.neighbours,
         precision=options.precision,

@@ -15,6 +15,7 @@ from vitrail.cli.output import print_json, print_line, print_table, progress_bar
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
 from vitrail.data.images import NamedImage, add_masks, evenly
+from vitrail.data.layout import Layout
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL
@@ -162,9 +163,9 @@ def read_samples(
         if len(names) > 1:
             problem = f"{first} is the data of the run, which cannot be combined with other images"
             raise UsageError(problem, f"vitrail explain {run.name} {first}")
-        samples = open_for(model, run, first, options.data_root).samples
+        samples = open_for(model, run, first, options.data_root, layout=Layout.of(options)).samples
     else:
-        raw = read_images(names, run.root_for(first, options.data_root), flat=True)
+        raw = read_images(names, run.root_for(first, options.data_root), flat=True, layout=Layout.of(options))
         for note in raw.notes:
             notify(note)
         samples = raw.held_out

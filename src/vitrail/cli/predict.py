@@ -11,6 +11,7 @@ from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
 from vitrail.data.images import Images, NamedImage
+from vitrail.data.layout import Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 from vitrail.model import Model
@@ -59,7 +60,7 @@ def run(options: Predict, command: str) -> int:
                 problem = f"the model in {options.run} reads images, but there is no file and no data set '{name}'"
                 close = nearest(name, sources.NAMED) or "photo.jpg"
                 raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, close]))
-        raw = sources.read_images(options.inputs, options.data_root, flat=True)
+        raw = sources.read_images(options.inputs, options.data_root, flat=True, layout=Layout.of(options))
         for note in raw.notes:
             warn(note)
         images = [samples.images for samples in raw.splits.values()]

@@ -271,6 +271,8 @@ def read_images(
     root, row = None if data_root is None else Path(data_root).expanduser(), format_of(names[0])
     check_root(names[0], root)
     alone = len(names) == 1 and row is not None and not (flat and row.sorts)
+    if layout is not None and not alone:
+        layout.check_columns(names[0])
     raw = read(names[0], root, layout=layout) if alone else _read_unsorted(names, flat)
     if not next(iter(raw.splits.values())).has_images:
         raise DataError(f"{names[0]} contains texts, but images are wanted", "name images, or a folder or list of them")

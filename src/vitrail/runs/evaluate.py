@@ -16,6 +16,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import ALL, TRAIN, Samples
 from vitrail.data.dataset import Split
 from vitrail.data.images import what_to_try
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
@@ -49,6 +50,7 @@ def evaluate(
     *,
     run: str | Path | Run | None = None,
     data_root: str | Path | None = None,
+    layout: Layout = AS_FOUND,
     split: str | None = None,
     task: Task | None = None,
     network: nn.Module | None = None,
@@ -67,6 +69,7 @@ def evaluate(
         data: As for `train`; the data of the run when None.
         run: The run of a loaded model, which stores its data; not needed for a folder.
         data_root: Folder of the named sets.
+        layout: Columns and groups of the data, where they are named; those that the run stored for its own data.
         split: Name of the split; test, else validation, else all samples when None.
         task: A task of your own with which the model in a folder was made, as for `load`.
         network: The network of your own with which it was made, as for `load`.
@@ -93,7 +96,9 @@ def evaluate(
         model = load(model, task=task, network=network, parts=parts)
     elif any(each is not None for each in (task, network, parts)):
         raise UsageError("a loaded model has its own task, network and parts, so none can be passed", "its folder")
-    samples_of = partial(open_for, model, opened, data, None if data_root is None else Path(data_root), reader=reader)
+    samples_of = partial(
+        open_for, model, opened, data, None if data_root is None else Path(data_root), reader=reader, layout=layout
+    )
     found, vote = samples_of(split), None
     if neighbours is not None:
         from vitrail.features.similar import check_splits, neighbours_of
