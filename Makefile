@@ -83,7 +83,7 @@ bench-quick: install
 lessons: install
 	$(PY) lessons/run.py $(LESSONS)
 
-# The pages in docs/lessons, with what the cells print and draw, docs/gallery.md, and the notebooks without outputs.
+# The pages in docs/lessons and the notebooks, with what the cells print and draw, and docs/gallery.md.
 pages: install
 	$(PY) lessons/run.py --pages $(LESSONS)
 

@@ -3,7 +3,7 @@
     python lessons/run.py               all of them
     python lessons/run.py d0 d3         these
     python lessons/run.py --pages       also writes docs/lessons/*.md, with what the cells printed and drew,
-                                        docs/gallery.md, and the notebooks, lessons/*.ipynb, without outputs
+                                        docs/gallery.md, and the notebooks, lessons/*.ipynb, with the same outputs
 
 A lesson is a plain Python file in the percent format: `# %%` begins a cell of code, `# %% [markdown]` one of text. An
 image that is the last line of a cell is shown, as in a notebook. A notebook has the same cells, and one in front that
@@ -130,8 +130,31 @@ def page(text: str, outputs: list[str], drawn: list[tuple[str, str] | None]) -> 
     return "\n\n".join(parts) + "\n"
 
 
+def outputs_on(text: str, source: str) -> list[dict[str, Any]]:
+    """What a cell printed and drew, as outputs of a notebook.
+
+    Args:
+        text: Of the page of its lesson.
+        source: Of the cell.
+    """
+    below = text.partition(f"```python no-run\n{source}\n```")[2]
+    printed = re.match(r"\n\n```text\n(.*?)\n```", below, re.DOTALL)
+    drawn = re.match(r"\n\n!\[(.*)\]\(\.\./images/lessons/(.*)\)", below[printed.end() if printed else 0 :])
+    found = list[dict[str, Any]]()
+    if printed:
+        lines = f"{printed[1]}\n".splitlines(keepends=True)
+        found.append({"output_type": "stream", "name": "stdout", "text": lines})
+    if drawn:
+        image = base64.b64encode((IMAGES / drawn[2]).read_bytes()).decode()
+        data = {"image/png": image, "text/plain": [drawn[1]]}
+        found.append({"output_type": "display_data", "data": data, "metadata": {}})
+    return found
+
+
 def notebook(text: str, name: str, repository: str = "") -> str:
-    """A lesson as a notebook (nbformat 4.5) without outputs: its title, a cell that gets the files, its other cells.
+    """A lesson as a notebook (nbformat 4.5): its title, a cell that gets the files, its other cells.
+
+    They have the outputs that are on its page, so that who cannot run them sees the pictures, too.
 
     Args:
         text: Of the lesson.
@@ -140,25 +163,30 @@ def notebook(text: str, name: str, repository: str = "") -> str:
             notebook alone fills it in.
     """
     get = f"""\
-# Nothing to do here where the other files of the lessons lie beside this notebook. Where it stands alone, as on Colab,
-# write the address of the repository that it is from between the quotation marks.
+# Nothing to do here where this notebook lies in the folder lessons of its repository and vitrail is installed. Where it
+# stands alone, as on Colab, write the address of the repository between the quotation marks.
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 REPOSITORY = "{repository}"
-if not Path("lesson.py").exists():
-    assert REPOSITORY, "the address of the repository is missing above"
+if REPOSITORY and not Path("lesson.py").exists():
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", REPOSITORY, "checkout"], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "./checkout[photos]"], check=True)
-    sys.path.insert(0, "checkout/lessons")"""
+    sys.path.insert(0, "checkout/lessons")
+elif not Path("lesson.py").exists():
+    raise SystemExit("The files of the lessons are not here. Open this notebook in lessons/, or fill in REPOSITORY.")
+elif find_spec("vitrail") is None:
+    raise SystemExit("vitrail is not installed here, and not on PyPI yet. Run this first: pip install '..[photos]'")"""
+    page_text = (PAGES / f"{name}.md").read_text()
     first, *rest = cells(text)
     made = [first, Cell(False, get, 1), *rest]
     found = []
     for number, cell in enumerate(made):
         source = re.sub(r"\]\((\w+)\.md\)", r"](\1.ipynb)", cell.source).replace("](../", "](../docs/")
         about = {"id": f"{name}-{number}".replace("_", "-"), "metadata": {}, "source": source.splitlines(keepends=True)}
-        code = {"execution_count": None, "outputs": []}
+        code = {"execution_count": None, "outputs": outputs_on(page_text, cell.source)}
         found.append({"cell_type": "markdown", **about} if cell.is_text else {"cell_type": "code", **code, **about})
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return json.dumps({"cells": found, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
@@ -176,12 +204,13 @@ def gallery(repository: str = "") -> str:
         "<!-- made by `make pages` -->",
         "# Gallery of the lessons",
         "What the lessons draw, each picture with the lesson that explains it. A notebook has the lesson's text and "
-        "code without outputs: run it in Jupyter beside the other files of `lessons/`. `make notebooks` runs them all.",
+        "code with what it printed and drew: run it in Jupyter beside the other files of `lessons/`. `make notebooks` "
+        "runs them all.",
     ]
     if not repository:
         parts.append(
-            f"Colab opens a notebook of a public repository: `{COLAB}OWNER/NAME/blob/HEAD/lessons/FILE.ipynb`. "
-            "Its first cell of code asks for the address of the repository."
+            f"[Colab]({COLAB}) asks for the address of a public repository and opens its notebooks, which lie in "
+            "`lessons/`. The first cell of code asks for that address as well."
         )
     for path in LESSONS:
         text = (PAGES / f"{path.stem}.md").read_text()

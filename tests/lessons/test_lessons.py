@@ -72,12 +72,34 @@ def test_each_notebook_is_its_lesson(path: Path, runner: ModuleType) -> None:
     assert file.stat().st_size < 200_000
     cells = json.loads(text)["cells"]
     assert len({cell["id"] for cell in cells}) == len(cells) == len(runner.cells(path.read_text())) + 1
-    assert all(cell["cell_type"] == "markdown" or not cell["outputs"] for cell in cells)
+    outputs = [each for cell in cells for each in cell.get("outputs", ())]
+    page = (ROOT / "docs" / "lessons" / f"{path.stem}.md").read_text()
+    drawn = [base64.b64decode(each["data"]["image/png"]) for each in outputs if "data" in each]
+    assert drawn == [(IMAGES / picture).read_bytes() for _, picture in SHOWN.findall(page)]
+    printed = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert ["".join(each["text"]) for each in outputs if "text" in each] == printed
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     links = [link for text in texts for link in re.findall(r"\]\(([^)#:]+)\)", text)]
     assert [link for link in links if not (file.parent / link).exists()] == []
     elsewhere = runner.notebook(path.read_text(), path.stem, "https://github.com/someone/something")
     assert 'REPOSITORY = "https://github.com/someone/something"' in "".join(json.loads(elsewhere)["cells"][1]["source"])
+
+
+def test_a_notebook_by_itself_says_what_to_do(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = json.loads(runner.notebook((PATHS[0]).read_text(), PATHS[0].stem))["cells"]
+    get = "".join(found[1]["source"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as alone:
+        exec(get, {})
+    assert "REPOSITORY" in str(alone.value)
+    (tmp_path / "lesson.py").touch()
+    exec(get, {})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as without:
+        exec(get, {})
+    assert "'..[photos]'" in str(without.value)
 
 
 def test_the_gallery_has_every_picture_and_all_are_small(runner: ModuleType) -> None:

@@ -151,6 +151,15 @@ def test_a_page_begins_with_what_anybody_can_read_and_its_terms_are_folded_away(
         assert page.count('class="outline"') == 2, "nothing is known to carry anything"
 
 
+def test_a_line_of_an_image_without_evidence_says_that_the_model_was_trained_on_it():
+    none = dataclasses.replace(ATTRIBUTION, values=np.zeros((0, 0)), trust=samples.trust("cannot tell"))
+    view = ImageView("a.png", samples.an_image(), "7", list(TOP), [none], summary=("An answer.", "No reason."))
+    told = macro("about_answer.html", "learnt_line")()
+    for learnt in (True, False):
+        page = explanation_page("m", [dataclasses.replace(view, beside=BesideView(learnt=learnt))])
+        assert page.count(told) == learnt
+
+
 def test_sinks_among_the_decisive_parts_are_counted_where_no_fold_hides_them():
     (tested, *_) = samples.attributions()
     decisive = tested.half | tested.replaced[0].mask
