@@ -85,13 +85,27 @@ class Computing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutOptions:
-    """How data are read; see `vitrail.data.layout.Layout`.
+class ColumnOptions:
+    """The columns of a list or table; see `vitrail.data.layout.Layout`.
 
     Attributes:
         path_column: Of a list or table: the column of the images.
         label_column: The column of what is learnt; or several, separated by commas, each a label that is there or not.
         split_column: The column of the splits.
+    """
+
+    TITLE: ClassVar[str] = "columns and groups; default: found by what the data hold"
+
+    path_column: str | None = option(metavar="NAME")
+    label_column: str | None = option(metavar="NAME,...")
+    split_column: str | None = option(metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions(ColumnOptions):
+    """How data are read; see `vitrail.data.layout.Layout`.
+
+    Attributes:
         group_column: The column of the groups: images of one recording, patient or scene, which never stand on both
             sides of a split that is made here.
         group_pattern: The group of an image by its name: what stands in the brackets of this regular expression, such
@@ -100,9 +114,6 @@ class LayoutOptions:
 
     TITLE: ClassVar[str] = "columns and groups; default: found by what the data hold"
 
-    path_column: str | None = option(metavar="NAME")
-    label_column: str | None = option(metavar="NAME,...")
-    split_column: str | None = option(metavar="NAME")
     group_column: str | None = option(metavar="NAME")
     group_pattern: str | None = option(metavar="REGEX")
 

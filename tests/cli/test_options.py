@@ -36,12 +36,18 @@ JOB: dict[str, Typed] = {  # refused without a file: tests/jobs
     "workers": ("", "--workers 1"),
     "deadline": ("", "--deadline 5"),
 }
+COLUMNS: dict[str, Typed] = {  # refused of a folder, and where there is no such column: tests/data/test_tables.py
+    f"{column}_column": ("", f"--{column}-column nosuch") for column in ("path", "label", "split")
+}
 OPTIONS: dict[str, dict[str, Typed]] = {
     "evaluate": {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
         **BITS,
+        **COLUMNS,
+        "group_column": ("", "--group-column nosuch"),
+        "group_pattern": ("", "--group-pattern (.+)"),
         "split": ("--split all", "--split train"),
         "neighbours": ("", "--neighbours 3"),
         "out": ("", "--out {new}"),
@@ -55,6 +61,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **SIZE,
         **BITS,
         **JOB,
+        **COLUMNS,
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
         "top": ("--top 1", "--top all"),
@@ -70,6 +77,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **SIZE,
         **BITS,
         **JOB,
+        **COLUMNS,
         "method": ("", "--method rollout"),
         "option": ("--method raw_attention", "--method raw_attention --option layer=0"),
         "compare": ("", "--compare --methods rollout,legrad"),
@@ -180,7 +188,5 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
             continue
         assert found[0] in (0, DATA), found
         assert found != usual or (option in IDLE and name != "photos"), f"{option} is swallowed"
-    assert (
-        refused
-        == ({"device", "data_root", *FOREIGN, *BITS, *JOB} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()
-    )
+    everywhere = {"device", "data_root", "group_column", *COLUMNS, *FOREIGN, *BITS, *JOB}
+    assert refused == (everywhere | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()

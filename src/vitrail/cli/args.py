@@ -14,7 +14,16 @@ from typing import ClassVar, Literal
 from vitrail.cli.parse import hidden, positional
 from vitrail.data.sources import overview
 from vitrail.errors import Hint, UsageError
-from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, LayoutOptions, TrainOptions, option
+from vitrail.options import (
+    PER_CHANNEL,
+    SIDES,
+    ColumnOptions,
+    Computing,
+    DistillOptions,
+    LayoutOptions,
+    TrainOptions,
+    option,
+)
 
 RUN = (
     "A run or model folder; or pretrained weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file (.safetensors, "
@@ -198,7 +207,7 @@ class Evaluate(Inference, InPrecision, LayoutOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Inference, InPrecision, JobOptions, LayoutOptions):
+class Predict(Inference, InPrecision, JobOptions, ColumnOptions):
     """Predict the class of images, or generate a text for each image or text.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -250,7 +259,7 @@ def methods(words: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Inference, InPrecision, JobOptions, LayoutOptions):
+class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
     """Show which parts of an image a prediction depends on, as maps with a test of how far to trust each.
 
     Example: vitrail explain runs/latest photo.jpg

@@ -48,7 +48,7 @@ def run(options: Predict, command: str) -> int:
         model = naming(model, options.top)
     if model.reads_text:
         texts = _texts(model, options)
-        for name in ("workers", "ray", "data_root"):
+        for name in ("workers", "ray", "data_root", "path_column", "label_column", "split_column"):
             if (value := getattr(options, name)) is not None:
                 flag = f"--{name.replace('_', '-')} {value}"
                 problem = f"{flag} is for images, but the model in {options.run} reads texts"
