@@ -18,7 +18,7 @@ from vitrail.text import percent_in_words, times_words
 
 LOOKED = "The maps show where it looked for each word; whether that mattered was not tested."
 RIGHT = "This does not say that the prediction is right."
-NO_REASON = "So the map shows no reason, and does not say whether the prediction is right."
+NO_REASON = "So the map shows no reason, and does not say what is right."
 NO_SCALE = "How much is a lot is not known for such a number: weak at best."
 PIECES = "shuffled pieces of other images"
 AREAS = "upper left,upper middle,upper right,left,middle,right,lower left,lower middle,lower right"
