@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
 
@@ -16,7 +17,7 @@ def _halved(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.BICUBIC)
 
 
-KINDS: dict[str, Callable[[Path, Path], object]] = {
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "bytes": shutil.copy,
     "quality60": lambda source, file: _save(Image.open(source), file, 60),
     "half": lambda source, file: _save(_halved(Image.open(source)), file),
@@ -29,8 +30,22 @@ def plant(source: Path, folder: Path) -> dict[str, Path]:
     """A copy of each kind, in a folder, by kind."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
-    for kind, copy in KINDS.items():
+    for kind, copy in PLANTED.items():
         file = folder / f"{kind}_{source.parent.name}_{source.name}"
         copy(source, file)
         made[kind] = file if kind == "bytes" else file.with_suffix(".jpg")
     return made
+
+
+def plant_crop(source: Path, folder: Path, draw: np.random.Generator, same_aspect: bool) -> Path:
+    """A part of 70 to 95 % of its sides, at any place, as a JPEG file; both sides are drawn unless the aspect stays."""
+    image = Image.open(source).convert("RGB")
+    sides = draw.uniform(0.7, 0.95, 2)
+    width, height = (
+        round(side * part) for side, part in zip(image.size, sides[[0, 0 if same_aspect else 1]], strict=True)
+    )
+    left, top = draw.integers(0, image.width - width + 1), draw.integers(0, image.height - height + 1)
+    file = folder / f"crop_{source.parent.name}_{source.stem}.jpg"
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(image.crop((left, top, left + width, top + height)), file)
+    return file

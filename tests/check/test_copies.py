@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.check.planted import KINDS, plant
+from tests.check.planted import PLANTED, plant, plant_crop
 from tests.photographs import make_photographs
 from tests.real import real_data
 from vitrail.check import copies as copies_module
 from vitrail.check.copies import (
+    KINDS,
     Copies,
     chains_of,
     differing_bits,
@@ -18,7 +19,7 @@ from vitrail.check.copies import (
     find_copies,
     near_pairs,
     picture_hashes,
-    strangers_alike,
+    random_spread,
 )
 from vitrail.check.survey import Survey, survey
 from vitrail.data.columns import ALL, RawDataset, Samples
@@ -34,10 +35,10 @@ def looked_at(files: list[Path], root: Path, workers: int | None = 0) -> Survey:
     return survey(RawDataset(str(root), {ALL: Samples(FileImages(files, root), {})}), workers=workers, cache=False)
 
 
-def named_pairs(found: Copies, of: Survey) -> dict[tuple[str, str], bool]:
-    """Whether each pair is exact, by the names of both, sorted."""
+def named_pairs(found: Copies, of: Survey) -> dict[tuple[str, str], str]:
+    """The kind of each pair, by the names of both, sorted."""
     names = [tuple(sorted(of.names[row] for row in pair)) for pair in found.pairs]
-    return {(one, other): bool(exact) for (one, other), exact in zip(names, found.exact, strict=True)}
+    return {(one, other): KINDS[kind] for (one, other), kind in zip(names, found.kinds, strict=True)}
 
 
 def test_planted_copies_are_found_and_nothing_else(tmp_path: Path) -> None:
@@ -52,9 +53,9 @@ def test_planted_copies_are_found_and_nothing_else(tmp_path: Path) -> None:
         frozenset(name for name, of_whom in family.items() if of_whom == file.name) for file in planted
     }
     assert found.by_picture
-    assert sum(named_pairs(found, of).values()) == found.exact.sum() == len(planted)
-    for pair, mirrored in zip(found.pairs, found.mirrored, strict=True):
-        assert mirrored == (sum("mirrored" in of.names[row] for row in pair) == 1)
+    assert sum(kind == "exact" for kind in named_pairs(found, of).values()) == len(planted)
+    for pair, kind in named_pairs(found, of).items():
+        assert (kind == "mirrored") == (sum("mirrored" in name for name in pair) == 1)
     labels = [name.split("/")[-1] if name.startswith("train/a") else "same" for name in of.names]
     wrong = disagreeing(found.groups(), labels)
     assert {of.names[rows[0]].split("/")[1] for rows in wrong} == {"a"}
@@ -158,7 +159,7 @@ def test_of_digits_only_exact_copies_are_named() -> None:
     assert found.pairs.tolist() == [[5, 300], [6, 301], [7, 302]]
     assert found.groups() == found.pairs.tolist()
     guessed = find_copies(of, near=True)
-    assert (~guessed.exact).sum() > 200  # strangers, and why nobody guesses
+    assert (guessed.kinds > 0).sum() > 200  # strangers, and why nobody guesses
 
 
 def test_what_shows_nothing_is_no_copy() -> None:
@@ -171,9 +172,9 @@ def test_what_shows_nothing_is_no_copy() -> None:
     assert len(find_copies(survey(RawDataset("none", {ALL: empty}), workers=0, cache=False)).pairs) == 0
 
 
-def listed() -> dict[tuple[str, str], bool]:
+def listed() -> dict[tuple[str, str], str]:
     lines = (line.split() for line in LISTED.read_text().splitlines())
-    return {(one, other): kind == "bytes" for one, other, kind in lines}
+    return {(one, other): kind for one, other, kind in lines}
 
 
 def test_the_copies_of_flowers128_are_found_among_others() -> None:
@@ -183,13 +184,26 @@ def test_the_copies_of_flowers128_are_found_among_others() -> None:
     others = [file for file in sorted(root.glob("*/*.jpg")) if str(file.relative_to(root)) not in inside][::40]
     of = looked_at([*(root / name for name in sorted(inside)), *others], root)
     found = find_copies(of)
-    assert not strangers_alike(picture_hashes(of.rows["grey"]))
+    assert 7.5 < random_spread(picture_hashes(of.rows["grey"])) < 9
     assert named_pairs(found, of) == known
     labels = [name.split("/")[0] for name in of.names]
     assert {frozenset(labels[row] for row in rows) for rows in disagreeing(found.groups(), labels)} == {
         frozenset(("rose", "tulip"))
     }
     assert len(disagreeing(found.groups(), labels)) == 4
+
+
+def test_parts_are_found_where_they_are_looked_for(tmp_path: Path) -> None:
+    root, draw = real_data() / "photos", np.random.default_rng(3)
+    originals = sorted((root / "imagenet100").glob("*.jpg"))
+    made = [plant_crop(file, tmp_path, draw, same_aspect=number % 2 == 0) for number, file in enumerate(originals[:40])]
+    of = looked_at([*originals, *made], root)
+    found = find_copies(of, crops=True)
+    pairs = {tuple(pair) for pair, kind in zip(found.pairs.tolist(), found.kinds, strict=True) if KINDS[kind] == "part"}
+    wanted = {(number, len(originals) + number) for number in range(len(made))}
+    assert len(wanted & pairs) >= 36
+    assert pairs <= wanted
+    assert {KINDS[kind] for kind in find_copies(of).kinds} <= {"near"}
 
 
 @pytest.mark.soak
@@ -209,6 +223,6 @@ def test_planted_copies_of_all_photographs_are_found(tmp_path: Path) -> None:
     of = looked_at([*originals, *(copy for each in planted.values() for copy in each.values())], root, None)
     chains = find_copies(of).chains
     row = {name: number for number, name in enumerate(of.names)}
-    for kind in KINDS:
+    for kind in PLANTED:
         missed = [name for name, each in planted.items() if chains[row[str(each[kind])]] != chains[row[name]]]
         assert len(missed) <= (0 if kind == "bytes" else 0.001 * len(planted)), (kind, missed)

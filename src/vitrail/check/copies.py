@@ -18,12 +18,14 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt8, UInt64
 
 from vitrail.arguments import typed
+from vitrail.check.crops import crop_pairs
 from vitrail.check.survey import GREY, Survey
 from vitrail.runtime import cores, in_order
 from vitrail.text import ShortRepr
 
+KINDS = "exact", "near", "mirrored", "part"
 WAVES = 16  # frequencies in each direction
-EXACT = 1024  # by which cosines are whole numbers, so that sums are the same on every machine
+SCALE = 1024  # by which cosines are whole numbers, so that sums are the same on every machine
 ALIKE_FIRST = 20  # of the first 64 bits that may differ
 ALIKE = 66  # of all 255; in random pairs of photographs 127 differ, with a standard deviation of 8
 COSINE = 0.65  # of the greys of two thumbnails, each less its mean, at least
@@ -45,16 +47,14 @@ class Copies(ShortRepr):
 
     Attributes:
         pairs: (m, 2) rows of the survey, the smaller first; of k equal ones the first with each other.
-        exact: (m,) whether both have the same content.
-        mirrored: (m,) whether one is the mirror image of the other.
-        differing: (m,) bits of their hashes that differ, of 255.
+        kinds: (m,) numbers in `KINDS`: same content, same picture, its mirror image, or one a part of the other.
+        differing: (m,) bits of their hashes that differ, of 255; 0 of exact copies and of parts.
         chains: (n,) for each row the first that it hangs together with, its own where it stands alone.
         by_picture: Whether near copies were looked for, and not exact ones alone.
     """
 
     pairs: Int64[np.ndarray, "m 2"]
-    exact: Bool[np.ndarray, " m"]
-    mirrored: Bool[np.ndarray, " m"]
+    kinds: Int64[np.ndarray, " m"]
     differing: Int64[np.ndarray, " m"]
     chains: Int64[np.ndarray, " n"]
     by_picture: bool
@@ -72,7 +72,10 @@ def disagreeing(groups: Sequence[Sequence[int]], labels: Sequence[str]) -> list[
 
 
 def find_copies(
-    survey: Survey, progress: Callable[[int, int], object] = lambda done, total: None, near: bool | None = None
+    survey: Survey,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+    near: bool | None = None,
+    crops: bool = False,
 ) -> Copies:
     """All copies among the images of a survey.
 
@@ -81,6 +84,7 @@ def find_copies(
         progress: Called with the number of images that were compared with all others, and of all.
         near: Whether to look for near copies, too; where images of strangers are no further apart than copies are, only
             exact ones when None.
+        crops: Whether to look for parts, too, among those that are no copies of each other.
     """
     rows, grey = np.flatnonzero(survey.readable), survey.rows["grey"]
     _, first, inverse = np.unique(survey.rows["content"][rows].view("V16"), return_index=True, return_inverse=True)
@@ -89,18 +93,18 @@ def find_copies(
     some = np.sort(rows[first])  # one of each content
     some = some[np.ptp(grey[some], axis=(1, 2)) > FLAT]
     hashes = picture_hashes(grey[some])
-    near = not strangers_alike(hashes) if near is None else near
+    near = random_spread(hashes) <= WIDEST if near is None else near
     some, hashes = (some, hashes) if near else (some[:0], hashes[:0])
     found = near_pairs(grey[some], hashes, progress)
-    pairs = np.concatenate([exact, some[found.pairs]])
-    return Copies(
-        pairs,
-        np.arange(len(pairs)) < len(exact),
-        np.concatenate([np.zeros(len(exact), dtype=bool), found.mirrored]),
-        np.concatenate([np.zeros(len(exact), np.int64), found.differing]),
-        chains_of(len(survey), pairs),
-        near,
-    )
+    pairs, parts = np.concatenate([exact, some[found.pairs]]), exact[:0]
+    chains = chains_of(len(survey), pairs)
+    if crops:
+        parts = np.unique(np.sort(some[crop_pairs(survey.rows[some], progress)], axis=1), axis=0)
+        parts = parts[chains[parts[:, 0]] != chains[parts[:, 1]]]
+        pairs = np.concatenate([pairs, parts])
+        chains = chains_of(len(survey), pairs)
+    kinds = np.concatenate([np.repeat(0, len(exact)), 1 + found.mirrored, np.repeat(3, len(parts))])
+    return Copies(pairs, kinds, np.pad(found.differing, (len(exact), len(parts))), chains, near)
 
 
 def chains_of(count: int, pairs: Int64[np.ndarray, "m 2"]) -> Int64[np.ndarray, " n"]:
@@ -185,24 +189,25 @@ def _confirm(grey: Greys, hashes: Hashes, pairs: Int64[np.ndarray, "m 2"]) -> Ne
     return NearPairs(pairs[kept], np.minimum(plain, turned)[kept], mirrored[kept])
 
 
-def strangers_alike(hashes: Hashes) -> bool:
-    """Whether random pairs are often as near as copies, such as digits are: their distances are spread too widely.
+def random_spread(hashes: Hashes) -> float:
+    """Standard deviation of the bits that differ in random pairs, by their upper half; 0 where there is no pair.
 
-    Only the upper half of the distances is looked at: copies, of which there may be many, are in the lower.
+    It is wide where some strangers are as near as copies, such as digits are. Copies, of which there may be many, are
+    in the lower half.
     """
     rows = np.random.default_rng(0).integers(0, max(1, len(hashes)), (DRAWN, 2))
     pairs = rows[rows[:, 0] != rows[:, 1]]
     if not len(pairs):
-        return False
+        return 0.0
     below = np.cumsum(np.bincount(differing_bits(hashes, pairs)[0], minlength=256)) / len(pairs)
     middle, high = np.interp([0.5, 0.9], below, np.arange(256) + 0.5)
-    return bool(high - middle > WIDEST * 1.2816)  # standard deviations of a normal distribution up to nine tenths
+    return float(high - middle) / 1.2816  # standard deviations of a normal distribution up to nine tenths
 
 
 def picture_hashes(grey: Greys) -> Hashes:
     """255 bits of each thumbnail: the signs of its lowest frequencies but the mean, those first that a mirror keeps."""
     places = (np.arange(GREY) + 0.5)[None] * np.arange(WAVES)[:, None]
-    cosines = np.rint(EXACT * np.cos(np.pi / GREY * places))
+    cosines = np.rint(SCALE * np.cos(np.pi / GREY * places))
     found = [np.zeros((0, WAVES * WAVES // 8), np.uint8)]
     for some in np.split(grey, range(TOGETHER, len(grey), TOGETHER)):
         waves = cosines @ some.astype(np.float64) @ cosines.T
