@@ -45,7 +45,7 @@ def crop_pairs(
             alike = mine @ whole.T
             others = np.flatnonzero(alike.max(axis=0) >= ALIKE)
             for other in others[others != own].tolist():
-                down, across = divmod(int(alike[:, other].argmax()), len(grid))
+                down, across = divmod(_place_of_best(alike[:, other]), len(grid))
                 if _is_part(rows[own], rows[other], grid[down], grid[across]):
                     found.append((own, other))
         progress(min(start + BLOCK, len(rows)), len(rows))
@@ -57,7 +57,7 @@ def _is_part(own: Any, other: Any, down: Stretch, across: Stretch) -> bool:
     rows, columns = _around(down), _around(across)
     greys = _unit(_frequencies(own["grey"][None], rows, columns, MANY))[0]
     cosines = greys @ _unit(_frequencies(other["grey"][None], WHOLE, WHOLE, MANY))[0, 0]
-    row, column = divmod(int(cosines.argmax()), len(columns))
+    row, column = divmod(_place_of_best(cosines), len(columns))
 
     def apart(mine: NDArray[np.uint8], theirs: NDArray[np.uint8], count: int) -> float:
         window = _frequencies(mine[None], [rows[row]], [columns[column]], count)
@@ -68,6 +68,11 @@ def _is_part(own: Any, other: Any, down: Stretch, across: Stretch) -> bool:
         and apart(own["grey"], other["grey"], 1) <= LIGHT
         and all(apart(own["colour"][..., one], other["colour"][..., one], COLOURS) <= COLOUR for one in (0, 1))
     )
+
+
+def _place_of_best(values: Float32[np.ndarray, " w"]) -> int:
+    """Of the highest, the first of equal ones."""
+    return int(np.flatnonzero(values == values.max())[0])
 
 
 def _around(stretch: Stretch) -> list[Stretch]:
