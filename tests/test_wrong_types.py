@@ -12,22 +12,19 @@ from PIL import Image
 
 import vitrail
 from tests.errors import must_raise
-from tests.wrong_types import INNER, call_all, calls
+from tests.wrong_types import HELD, call_all, calls, is_asked
 from vitrail.arguments import typed
 from vitrail.errors import UsageError
-
-# options, where nothing is decided; what is called with objects that only other calls make
-OTHERS = {"TrainOptions", "DistillOptions", "train_loop"}
 
 
 def test_every_public_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     named = calls().keys()
-    assert {name for name in vitrail.__all__ if not hasattr(getattr(vitrail, name), "__path__")} - named == OTHERS
-    for package, inner in INNER.items():
-        public = {name for name in attrgetter(package)(vitrail).__all__ if name not in ("inside", "scores")}
-        left = {name for name in public if f"{package}.{name}" not in named and not (package == "nn" and name in named)}
-        assert left == inner, package
+    assert {name for name in vitrail.__all__ if is_asked(getattr(vitrail, name))} <= named
+    for package, held in HELD.items():
+        public = attrgetter(package)(vitrail)
+        asked = {name for name in public.__all__ if is_asked(getattr(public, name))}
+        assert {name for name in asked if name not in named and f"{package}.{name}" not in named} == held, package
 
 
 @pytest.mark.usefixtures("as_a_user")

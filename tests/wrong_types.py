@@ -4,9 +4,10 @@ import contextlib
 import inspect
 import io
 from collections.abc import Callable
+from functools import reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torchvision.models import VisionTransformer
 
 import vitrail
 from tests.sequence_models import LETTERS, READER, image_model, text_model
+from tests.training.lab import CHOICES, EXECUTION, cross_entropy, fresh, tiny_set
 from vitrail import data, explain, tasks
 from vitrail.errors import VitrailError
 from vitrail.explain import inside, scores
@@ -24,55 +26,32 @@ CONFIG = vitrail.ViTConfig(width=16, depth=2, heads=2, mlp_dim=32, image_size=16
 CALLED_BACK = {"listen", "progress", "notify", "note", "command", "cluster", "first"}  # looked at late, or not at all
 LATE = {"out", "folder", "path"}  # where something may be written
 FAST = {"masks": 4, "samples": 32}  # options of methods that take hundreds of passes
-# What networks make of a configuration that was checked, and what they call in each pass, where a check would stand in
-# the compiled graph; what nothing is done with but to hold it; and what only other calls make.
-INNER = {
-    "nn": {
-        *("Attention", "MLP", "LayerScale", "PatchEmbedding", "StochasticDepth", "TokenEmbedding", "Branches"),
-        *("EncoderBlock", "PostNormBlock", "Decoder", "DecoderBlock", "PostNormDecoderBlock", "Encoder"),
-        *("attend", "attention_weights", "causal_mask", "grid_of", "resize_positions", "sinusoids", "sinusoids_2d"),
-        *("Cache", "Greedy", "ImageFeatures", "Generated", "Memory", "Search", "Silent", "AnyRecord", "SILENT"),
-        *("SIZES", "STANDARD", "Parts", "SequenceConfig"),
-    },
-    "data": {
-        *(
-            "Column",
-            "Dataset",
-            "Images",
-            "Match",
-            "Packed",
-            "Preprocessing",
-            "RawDataset",
-            "Samples",
-            "Split",
-            "Values",
-        ),
-        "Vocabulary",
-    },
+# What other calls make, or a codec, which hold what they are given and do nothing with it
+HELD = {
+    "nn": {"Generated", "ImageFeatures", "Memory"},
+    "data": {"Dataset", "Match", "Packed", "Split"},
     "tasks": {
-        *("Agreement", "ChosenTarget", "ClassPrediction", "Classes", "Classification", "Codec", "Example", "Features"),
-        *(
-            "FeaturePrediction",
-            "Hub",
-            "Metric",
-            "Metrics",
-            "OutputTarget",
-            "Prediction",
-            "Result",
-            "Sequences",
-            "TASKS",
-        ),
-        *("Task", "TextPrediction"),
+        "Agreement",
+        "ClassPrediction",
+        "Example",
+        "FeaturePrediction",
+        "Hub",
+        "OutputTarget",
+        "Result",
+        "TextPrediction",
     },
-    "explain": {
-        *("Balance", "Comparison", "Contrast", "ExplainedImage", "METHODS", "Option", "Report", "SanityReport"),
-        *("Target", "Trust"),
-    },
+    "explain": {"Balance", "Comparison", "Contrast", "ExplainedImage", "Report", "SanityReport", "Trust"},
     "explain.inside": {
         *("AttentionDistance", "DirectAttribution", "HeadAblation", "HeadSources", "PatchFilters", "Sinks"),
     },
-    "explain.scores": {"Fill", "mean_of_image", "own_patches"},
+    "explain.scores": set(),
 }
+
+
+def is_asked(public: Any) -> bool:
+    """Whether it takes anything: constants, unions, abstract classes and what has no arguments do not."""
+    kept = get_origin(public) is not None or inspect.isabstract(public) or getattr(public, "_is_protocol", False)
+    return callable(public) and not kept and len(inspect.signature(public).parameters) > 0
 
 
 def wrong() -> dict[str, Any]:
@@ -94,7 +73,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         Image.fromarray(pixels).save(file)
     model = vitrail.Model(network, vitrail.Preprocessing((16, 16)), vitrail.Classes(("a", "b")))
     photo, images, ids = "images/a/0.png", torch.randn(2, 3, 16, 16), torch.tensor([[3, 4]])
-    texts, reader = text_model(), image_model()
+    texts, reader, heads = text_model(), image_model(), torch.zeros(1, 2, 5, 8)
     vitrail.save(model, "model")
     one, record = explain.saliency(network, images), vitrail.run_with_record(network, images)[1]
     both, text_map = {"network": network, "images": images}, explain.cross_attention(reader.network, SEEN, ids)
@@ -135,6 +114,46 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "Teacher": (vitrail.Teacher, {"network": network, "preprocessing": model.input, "classes": ("a", "b")}),
         "run_with_record": (vitrail.run_with_record, {"network": network, "inputs": images}),
         "Record": (record.__getitem__, {"name": "pooled"}),
+        "TrainOptions": (vitrail.TrainOptions, {}),
+        "DistillOptions": (vitrail.DistillOptions, {}),
+        "train_loop": (
+            vitrail.train_loop,
+            {
+                "state": fresh(),
+                "data": tiny_set(),
+                "objective": cross_entropy,
+                "optimization": CHOICES,
+                "execution": EXECUTION,
+            },
+        ),
+        "ViT.forward": (lambda images: network(images), {"images": images}),
+        "Transformer.forward": (lambda source: texts.network(source, ids), {"source": ids}),
+        "nn.Attention": (vitrail.nn.Attention, {"width": 16, "heads": 2}),
+        "nn.MLP": (vitrail.nn.MLP, {"width": 16, "hidden": 32, "activation": nn.GELU}),
+        "nn.LayerScale": (vitrail.nn.LayerScale, {"width": 16, "start": 0.1}),
+        "nn.StochasticDepth": (vitrail.nn.StochasticDepth, {"probability": 0.1}),
+        "nn.PatchEmbedding": (vitrail.nn.PatchEmbedding, {"channels": 3, "width": 16, "patch_size": (8, 8)}),
+        "nn.TokenEmbedding": (vitrail.nn.TokenEmbedding, {"vocab_size": 5, "width": 16, "max_length": 8}),
+        **{
+            f"nn.{name}": (getattr(vitrail.nn, name), {"config": CONFIG})
+            for name in ("Branches", "EncoderBlock", "PostNormBlock")
+        },
+        **{
+            f"nn.{name}": (getattr(vitrail.nn, name), {"config": texts.network.config})
+            for name in ("Decoder", "DecoderBlock", "Encoder", "PostNormDecoderBlock")
+        },
+        "nn.Parts": (vitrail.nn.Parts, {}),
+        "nn.SequenceConfig": (vitrail.nn.SequenceConfig, {}),
+        "nn.attend": (vitrail.nn.attend, {"queries": heads, "keys": heads, "values": heads}),
+        "nn.attention_weights": (vitrail.nn.attention_weights, {"queries": heads, "keys": heads}),
+        "nn.causal_mask": (vitrail.nn.causal_mask, {"queries": 2, "keys": 2}),
+        "nn.grid_of": (vitrail.nn.grid_of, {"image_size": (16, 16), "patch_size": (8, 8)}),
+        "nn.resize_positions": (
+            vitrail.nn.resize_positions,
+            {"positions": torch.zeros(1, 5, 16), "prefix": 1, "old": (2, 2), "new": (3, 3)},
+        ),
+        "nn.sinusoids": (vitrail.nn.sinusoids, {"length": 4, "width": 8}),
+        "nn.sinusoids_2d": (vitrail.nn.sinusoids_2d, {"grid": (2, 2), "width": 8}),
         "nn.Beam": (vitrail.nn.Beam, {}),
         "nn.Sampling": (vitrail.nn.Sampling, {}),
         "nn.check_parts": (vitrail.nn.check_parts, {"config": CONFIG, "parts": vitrail.nn.STANDARD}),
@@ -157,6 +176,10 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             data.load_resident,
             {"images": data.FileImages([Path(photo)]), "preprocessing": model.input, "threads": 1},
         ),
+        "data.Values": (data.Values, {"values": np.zeros(2)}),
+        "data.Samples": (data.Samples, {"inputs": data.Texts(("a",)), "columns": {}}),
+        "data.RawDataset": (data.RawDataset, {"root": "x", "splits": {}}),
+        "tasks.Metric": (tasks.Metric, {"key": "x", "label": "x"}),
         "tasks.Numbers": (tasks.Numbers, {"count": 3}),
         "tasks.TextCodec": (tasks.TextCodec, {"vocabulary": LETTERS}),
         "tasks.check_column": (tasks.check_column, {"data": "x", "columns": ["label"], "task": model.task}),
@@ -171,6 +194,8 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             explain.cross_attention,
             {"network": reader.network, "images": SEEN, "target": ids},
         ),
+        "explain.Option": (explain.Option, {"default": 1, "help": "x"}),
+        "explain.scores.Fill": (scores.Fill, {"name": "x", "make": scores.own_patches().make}),
         "explain.Gridded": (explain.Gridded, {"network": network, "sides": (2, 2)}),
         "explain.Method": (
             explain.Method,
@@ -236,14 +261,51 @@ LONG = {  # of what each call takes long, values of three kinds are enough
 }
 
 
+def refused() -> dict[str, Callable[[], Any]]:
+    """Calls that must not be accepted, though nothing in them would break, or another error would come first."""
+    network = vitrail.ViT(CONFIG).eval()
+    loop = {"data": tiny_set(), "optimization": CHOICES, "execution": EXECUTION}
+    return {
+        "Record(5)": lambda: vitrail.Record(5),
+        "a name that no network has": lambda: vitrail.run_with_record(
+            network, torch.zeros(1, 3, 16, 16), "blocks.99.*"
+        ),
+        "TrainOptions(epoch=3)": lambda: vitrail.TrainOptions(epoch=3),
+        "TrainOptions(epochs='x')": lambda: vitrail.TrainOptions(epochs="x"),
+        "DistillOptions(alpha='x')": lambda: vitrail.DistillOptions(alpha="x"),
+        "train_loop(3)": lambda: vitrail.train_loop(3),
+        "an objective that is none": lambda: vitrail.train_loop(fresh(), objective="x", **loop),
+        "Attention('a')": lambda: vitrail.nn.Attention("a"),
+        "StochasticDepth('a')": lambda: vitrail.nn.StochasticDepth("a"),
+        "attention_weights(3, 4)": lambda: vitrail.nn.attention_weights(3, 4),
+        "an array for a tensor": lambda: network(np.zeros((1, 3, 16, 16), np.float32)),
+        "Parts(norm=3)": lambda: vitrail.nn.Parts(norm=3),
+        "Classes('abc')": lambda: vitrail.Classes("abc"),
+        "Vocabulary('abc')": lambda: vitrail.Vocabulary("abc"),
+        "Texts('abc')": lambda: data.Texts("abc"),
+        "Labels(names='ab')": lambda: data.Labels(np.array([0, 1]), "ab"),
+    }
+
+
 def call_all() -> tuple[int, list[str]]:
-    """Call each with one wrong argument at a time, in an empty folder.
+    """Call each with one wrong argument at a time, and with one that it does not have, in an empty folder.
 
     Returns:
         How many calls there were, and each error that is none of two lines.
     """
-    count, faults = 0, list[str]()
-    for name, (function, right) in calls().items():
+    count, faults, every = 0, list[str](), calls()
+    for words, call in refused().items():
+        try:
+            faults.append(f"{words} is accepted: {call()}")
+        except VitrailError:
+            count += 1
+    for name, (function, right) in every.items():
+        if function is reduce(lambda at, part: getattr(at, part, None), name.split("."), vitrail):
+            try:
+                faults.append(f"{name}(nonsense=1) is accepted: {function(**right, nonsense=1)}")
+            except VitrailError:
+                count += 1
+    for name, (function, right) in every.items():
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL or parameter.name in CALLED_BACK:
                 continue

@@ -20,7 +20,7 @@ from functools import reduce, wraps
 from operator import or_
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
-from types import GenericAlias, UnionType
+from types import FunctionType, GenericAlias, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory, public_name
@@ -34,7 +34,9 @@ Public = TypeVar("Public", bound=Callable[..., Any])
 def typed(public: Public) -> Public:
     """A public function or class: where it breaks because of an argument of a wrong type, the error names that one.
 
-    Arguments are held against their annotations only when something has broken, so nothing that works is refused.
+    Arguments are held against their annotations only when something has broken, so nothing that works is refused. All
+    public constructors and functions are checked, and what a network reads; the `forward` of the modules inside of it
+    runs at each pass, and its errors are torch's own.
     """
     inner = public.__init__ if isinstance(public, type) else public
 
@@ -54,6 +56,25 @@ def typed(public: Public) -> Public:
         public.__init__ = call  # pyrefly: ignore[bad-assignment]
         return public
     return call  # pyrefly: ignore[bad-return]
+
+
+def typed_names(find: Callable[[str], Any], names: dict[str, Any]) -> Callable[[str], Any]:
+    """A `__getattr__` of a package, by which its functions and classes are `typed` for who asks the package for them.
+
+    Inside of it, each pass of a network is made of the plain functions.
+
+    Args:
+        find: The `__getattr__` of the lazy loader.
+        names: The globals of the package, where what is found is kept.
+    """
+
+    def get(name: str) -> Any:
+        found = find(name)
+        inner = found.__init__ if isinstance(found, type) else found
+        names[name] = typed(found) if isinstance(inner, FunctionType) else found
+        return names[name]
+
+    return get
 
 
 def _call_of(public: Callable[..., Any]) -> str:
@@ -78,6 +99,18 @@ def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: M
             if problem := type_misfit(name, value, hint):
                 return problem
     return ""
+
+
+def check_types(made: Any) -> None:
+    """Refuse a dataclass with a field of a wrong type at once, where nothing would break by it; defaults are right.
+
+    Raises:
+        UsageError: Names the first of them.
+    """
+    for one in fields(made):
+        value = getattr(made, one.name)
+        if value is not one.default and (problem := type_misfit(one.name, value, one.type)):
+            raise UsageError(problem, Hint(drop=[one.name]))
 
 
 class Later:
@@ -259,9 +292,9 @@ def check_kind(name: str, passed: object, kind: Any, wanted: str) -> None:
         UsageError: It is of another class, or the class itself.
     """
     if passed is not None and not isinstance(passed, kind):
-        what = f"the class {passed.__name__}" if isinstance(passed, type) else f"a {type(passed).__name__}"
+        what = f"the class {passed.__name__}" if isinstance(passed, type) else type(passed).__name__
         hint = f"{name}={passed.__name__}(...)" if isinstance(passed, type) else wanted
-        raise UsageError(f"{name} must be a {kind.__name__}, got {what}", hint)
+        raise UsageError(f"{name} must be {kind.__name__}, got {what}", hint)
 
 
 def in_python(value: Any) -> str:

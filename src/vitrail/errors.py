@@ -275,7 +275,7 @@ def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: C
             fits = isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < most
             wanted = "a number, at least 0" + (" and below 1" if most == 1 else "")
         else:
-            fits, wanted = isinstance(given, kind), "True or False" if kind is bool else f"a {kind.__name__}"
+            fits, wanted = isinstance(given, kind), "True or False" if kind is bool else kind.__name__
         if fits:
             continue
         hint = Hint({name: one.default}, text="the default")
@@ -330,9 +330,21 @@ def check_kinds(**values: tuple[Any, type]) -> None:
     """Refuse what is not of its class, by name; see `check_option`."""
     for name, (value, kind) in values.items():
         if not isinstance(value, kind):
-            raise UsageError(
-                f"{name} must be a {kind.__name__}, got {type(value).__name__}", f"help({public_name(kind)})"
-            )
+            problem = f"{name} must be {kind.__name__}, got {type(value).__name__}"
+            raise UsageError(problem, f"help({public_name(kind)})")
+
+
+def check_callables(made: Any) -> None:
+    """Refuse a dataclass with a field that cannot be called; see `check_option`."""
+    for name, value in vars(made).items():
+        if not callable(value):
+            raise UsageError(f"{name} must be a callable, got {value!r:.60}", f"{name}=lambda config: ...")
+
+
+def check_config(config: Any) -> None:
+    """Refuse what is not the configuration of a network, not even one of your own; see `check_option`."""
+    if not hasattr(config, "width"):
+        raise UsageError(f"config must be that of a network, got {type(config).__name__}", "vitrail.ViTConfig()")
 
 
 def check_count(name: str, value: Any, usual: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from vitrail.arguments import check_types, in_python, typed
 from vitrail.errors import Hint, UsageError
 
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
@@ -269,12 +270,20 @@ class RunOptions:
     resume: Literal["auto", "never", "anyway"] = option("never", needs="out")
 
 
+@typed
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(RunOptions, ExecutionOptions, OptimizationOptions, InitialOptions, NetworkOptions, DataOptions):
     """Options of a training run; None, or "auto", leaves a choice to the configuration file, then to the recipe."""
 
+    def __post_init__(self) -> None:
+        """Refuse a value of a wrong type; what it may be beyond that is decided with the data."""
+        check_types(self)
 
-@dataclass(frozen=True, kw_only=True)
+    __repr__ = in_python
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DistillOptions(TrainOptions):
     """Options of a distillation; those of the student's training are inherited.
 

@@ -8,6 +8,7 @@ import re
 import reprlib
 import textwrap
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -27,6 +28,13 @@ def canonical(text: str) -> str:
     bytes are read as Latin-1, or become escapes.
     """
     return text if text.isascii() else unicodedata.normalize("NFC", utf8(text.translate(LATIN)))
+
+
+def canonical_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each in its one form; a single text, of which this would be the characters, is no several."""
+    if isinstance(texts, str):
+        raise TypeError("one text, where several are wanted")
+    return tuple(map(canonical, texts))
 
 
 def percent(fraction: float | int | None, digits: int = 1) -> str:

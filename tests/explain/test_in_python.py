@@ -98,6 +98,8 @@ def test_a_map_of_captum_is_ours_on_the_grid() -> None:
             wanted[:, row, column] = patch.sum(dim=(1, 2))
     for given in (theirs, whole, theirs.numpy(), whole.double().numpy(), wanted):
         torch.testing.assert_close(Attribution.of_pixels(given, IMAGES, NETWORK, 1).values, wanted)
+    for given in (whole[0].numpy(), wanted[0]):  # of one image
+        torch.testing.assert_close(Attribution.of_pixels(given, IMAGES[:1], NETWORK, 1).values, wanted[:1])
     mean = Attribution.of_pixels(theirs.abs(), IMAGES, NETWORK, 1, join="mean")
     torch.testing.assert_close(mean.values.sum() * 32, theirs.abs().sum())
     assert not mean.signed

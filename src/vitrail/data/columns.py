@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from vitrail.arguments import typed
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
-from vitrail.text import ShortRepr, canonical
+from vitrail.text import ShortRepr, canonical, canonical_texts
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
 LABELS = "labels"  # several labels an image: see `LabelSets`
@@ -137,7 +137,7 @@ class Labels(Values):
 
     def __post_init__(self) -> None:
         """Check that every value has a name, which is stored in its one form."""
-        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
+        object.__setattr__(self, "names", canonical_texts(self.names))
         if len(self.values) and not (self.values.min() >= 0 and self.values.max() < len(self.names)):
             problem = f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names"
             raise UsageError(problem, f"labels from 0 to {len(self.names) - 1}")
@@ -184,7 +184,7 @@ class LabelSets(Values):
 
     def __post_init__(self) -> None:
         """Check that every label has a name, which is stored in its one form."""
-        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
+        object.__setattr__(self, "names", canonical_texts(self.names))
         if self.values.shape[1:] != (len(self.names),):
             problem = f"{self.values.shape[1:]} labels a sample for {len(self.names)} names"
             raise UsageError(problem, "one column for each name")
@@ -220,7 +220,7 @@ class Texts(ShortRepr, Column):
 
     def __post_init__(self) -> None:
         """Store every text in its one form."""
-        object.__setattr__(self, "values", tuple(map(canonical, self.values)))
+        object.__setattr__(self, "values", canonical_texts(self.values))
 
     def name(self, index: int) -> str:
         """What an input is called: the text itself."""
@@ -285,7 +285,7 @@ class Vocabulary(ShortRepr):
 
     def __post_init__(self) -> None:
         """Refuse tokens that a text could not be cut into."""
-        object.__setattr__(self, "tokens", tuple(map(canonical, self.tokens)))
+        object.__setattr__(self, "tokens", canonical_texts(self.tokens))
         for token, count in Counter(self.tokens).items():
             fits = self.separator not in token if self.separator else len(token) == 1
             if not token or not fits or count > 1:

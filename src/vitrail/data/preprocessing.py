@@ -71,7 +71,7 @@ class Preprocessing:
     def __post_init__(self) -> None:
         """Check every field."""
         sides = len(self.size) == 2 and all(type(side) is int and 1 <= side <= LONGEST_SIDE for side in self.size)
-        require(sides, "size", self.size, "28 28")
+        require(sides, "size", self.size, "(28, 28)")
         require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
         scales = 0 < self.crop_pct <= 1 and max(self.size) <= LONGEST_SIDE * self.crop_pct
         wanted = f"a number above 0, at most 1, and size / crop_pct at most {LONGEST_SIDE}"
@@ -89,6 +89,7 @@ class Preprocessing:
         colour = len(self.pad_value) == 3 and all(type(each) is int and 0 <= each <= 255 for each in self.pad_value)
         require(colour, "pad_value", self.pad_value, "three whole numbers 0..255")
 
+    @typed
     def __call__(self, image: Image.Image | Path | str | np.ndarray | Tensor) -> Float[Tensor, "c h w"]:
         """The tensor that the model expects of this image.
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.arguments import Later, typed
+from vitrail.arguments import Later, check_kind, typed
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
 
 if TYPE_CHECKING:
@@ -234,8 +234,9 @@ def read(
         UsageError: There is no such named set, an extra package is missing, or the layout has no effect here.
         DataError: The data is missing or damaged.
     """
-    from vitrail.data.layout import AS_FOUND  # columns, which a list of formats does not need
+    from vitrail.data.layout import AS_FOUND, Layout  # columns, which a list of formats does not need
 
+    check_kind("layout", layout, Layout, "vitrail.data.layout.Layout(label_column='name')")
     chosen, how = check_data(what), layout or AS_FOUND
     if not chosen.columns:
         how.check_columns(what)

@@ -112,6 +112,7 @@ class Attribution:
 
         Args:
             pixels: (b, c, h, w) or (b, h, w), a number for each pixel of the images; several of a pixel are added up.
+                Of a single image (h, w), too.
                 Numbers that are of patches already, (b, rows, columns), are taken as they are.
             images: (b, c, h, w), as the network read them.
             network: In eval mode, or its model.
@@ -132,11 +133,11 @@ class Attribution:
             target, network = target_of_model(network, images, target, grid), network.network
         forward = forward_pass(network, images, target, grid=grid)
         values = torch.as_tensor(pixels).detach().to(wide(forward.logit))
-        values = values if values.dim() < 4 else values.sum(dim=1)
+        values = values[None] if values.dim() == 2 else values.sum(dim=1) if values.dim() > 3 else values
         if values.shape == (len(images), *images.shape[2:]):
             values = by_patch(values[:, None], forward.grid) / (math.prod(forward.patch) if join == "mean" else 1)
         if values.shape != (wanted := (len(images), *forward.grid)):
-            problem = f"numbers of {len(images)} images must have the size {tuple(images.shape[2:])} or {wanted[1:]}"
+            problem = f"numbers of these images must be {(len(images), *images.shape[2:])} or {wanted}"
             hint = "torch.nn.functional.interpolate(pixels, images.shape[2:]), of (b, c, h, w)"
             raise UsageError(f"{problem}, got the shape {tuple(np.shape(pixels))}", hint)
         signed, chosen = bool((values < 0).any()) if signed is None else signed, forward.chosen
@@ -179,6 +180,7 @@ class Attribution:
         tensors = {name: each[index : index + 1] for name, each in vars(self).items() if isinstance(each, Tensor)}
         return replace(self, notes=(self.notes[index],), **tensors)
 
+    @typed
     def token(self, index: int) -> "Attribution":
         """Of a sequence model, what it holds of one generated token: values (b, rows, columns)."""
         if self.target.dim() < 2:
@@ -189,6 +191,7 @@ class Attribution:
         values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
         return replace(self, values=values, target=target, logit=logit, notes=notes)
 
+    @typed
     def upsampled(self, size: tuple[int, int], mode: Interpolation = "bilinear") -> Tensor:
         """One number for each pixel, (b, height, width), in float32 at least.
 
@@ -208,6 +211,7 @@ class Attribution:
         smooth = {} if mode == "nearest" else {"align_corners": False}
         return torch.nn.functional.interpolate(values, size=[int(side) for side in sides], mode=mode, **smooth)[:, 0]
 
+    @typed
     def overlay(
         self, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"], *, pale: bool = False
     ) -> Image.Image:

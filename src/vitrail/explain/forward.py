@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.methods.table import METHODS, MethodLike, method_of
@@ -36,6 +37,7 @@ from vitrail.nn.vit import Images, ViT
 from vitrail.tasks.target import ChosenTarget
 
 
+@typed
 class Gridded(nn.Module):
     """Any network of images with a grid of patches, for all that asks for its outputs or gradients alone.
 
@@ -94,7 +96,7 @@ def with_grid(network: nn.Module, grid: Grid = None, images: Tensor | None = Non
         return Gridded(network, grid)
     if isinstance(network, WithGrid):
         return network
-    problem = f"a {type(network).__name__} has no patches of its own, so a map needs a grid of them"
+    problem = f"{type(network).__name__} has no patches of its own, so a map needs a grid of them"
     sides = (MOST_PATCHES, MOST_PATCHES) if images is None else images.shape[-2:]
     fits = tuple(max(n for n in range(1, MOST_PATCHES + 1) if side % n == 0) for side in sides)
     raise UsageError(problem, f"grid={fits}; in a vitrail.Model, network=vitrail.explain.Gridded(network, {fits})")

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import check_callables, check_config
 from vitrail.nn.attention import Attention
 from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
 
@@ -64,15 +65,17 @@ class Parts:
     pooling: Make = default
     head: Make = default
 
+    __post_init__ = check_callables
+
     def __repr__(self) -> str:
         """The slots that are not the network's own, by name."""
         return f"Parts({', '.join(each.name for each in fields(self) if getattr(self, each.name) is not default)})"
 
     def over(self, standard: "Parts", config: Any) -> "Parts":
         """These, or else the standard ones, for one network: callables without arguments."""
-        slots = {**vars(self), "last_norm": self.norm if self.last_norm is default else self.last_norm}
-        slots = {name: getattr(standard, name) if part is default else part for name, part in slots.items()}
-        made = {name: partial(part, config) for name, part in slots.items()}
+        check_config(config)
+        kept = {**vars(self), "last_norm": self.norm if self.last_norm is default else self.last_norm}
+        made = {name: partial(getattr(standard, name) if own is default else own, config) for name, own in kept.items()}
         return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
 
 
@@ -148,7 +151,7 @@ class StochasticDepth(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
-        self.probability = probability
+        self.probability = float(probability)
 
     def forward(self, branch: Tokens) -> Tokens:
         """Zero whole images of the branch."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, check_option
 from vitrail.nn.record import Tokens
 
 Size = tuple[int, int]
@@ -111,6 +111,7 @@ def resize_positions(
         new: The new grid.
         rule: A key of `RESIZE_RULES`.
     """
+    check_option("rule", rule, rule in RESIZE_RULES, f"one of {', '.join(RESIZE_RULES)}", "timm")
     if positions is None or old == new:
         return positions
     front, patches = positions[:, :prefix], positions[:, prefix:]

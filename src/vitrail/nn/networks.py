@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_fields, check_keys, check_kinds, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import Parts
@@ -322,7 +321,6 @@ class ImageFeatures(NamedTuple):
     __repr__ = short_repr
 
 
-@typed
 def features(network: ViT, images: Images) -> ImageFeatures:
     """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
     config = network.config

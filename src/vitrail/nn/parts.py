@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.arguments import OWN_PART, contract, demand, typed
+from vitrail.arguments import OWN_PART, contract, demand
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
@@ -196,7 +196,6 @@ CONTRACTS = {  # of parts whose output has another shape than their input
 }
 
 
-@typed
 def names_of(parts: Parts) -> dict[str, str]:
     """What is stored of parts that are not standard, by position: the name in the table, or `own:` and its own name."""
     names = {}
@@ -208,7 +207,6 @@ def names_of(parts: Parts) -> dict[str, str]:
     return names
 
 
-@typed
 def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     """The parts that were stored by these names.
 
@@ -238,7 +236,6 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     return replace(STANDARD, **found)
 
 
-@typed
 def check_parts(config: NetworkConfig, parts: Parts) -> None:
     """Build a network of these parts, run it once on zeros, and check the output of each part against its contract.
 

@@ -127,7 +127,8 @@ class Record:
     """Keeps what a network computes, by name; read it like a dict: `record["blocks.11.attention"]`.
 
     Args:
-        *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`); all when none is passed.
+        *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`); all when none is passed. A
+            record does not know the network: a name that it lacks is noticed when it is read (`run_with_record`: now).
         gradients: Keep the tensors inside the graph, so that `gradient` and `torch.autograd.grad` can reach them.
             Otherwise they are detached. The logits have the same bits either way.
     """

@@ -134,6 +134,7 @@ def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
     Raises:
         UsageError: If it is not (b, n), is empty, or holds an id outside the vocabulary.
     """
+    check_kinds(**{what: (ids, Tensor)})
     if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         problem = f"the {what} must be integer ids of shape (b, n), got {ids.dtype} {tuple(ids.shape)}"
         raise UsageError(problem, "torch.tensor([[...]]) of ids, one row for each sequence")
@@ -404,7 +405,6 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
-        check_kinds(config=(config, TransformerConfig), parts=(parts, Parts))
         self.config, self.parts = config, parts
         source = replace(config, target_vocab_size=config.source_vocab_size)  # an embedding is made for `vocab_size`
         self.source_embed = None if config.embeddings == "shared" else parts.over(STACK, source).embedding()
@@ -441,7 +441,6 @@ class ImageToSequence(EncoderDecoder):
 
     def __init__(self, config: ImageToSequenceConfig, parts: Parts = STANDARD, decoder_parts: Parts = STANDARD) -> None:
         super().__init__()
-        check_kinds(config=(config, ImageToSequenceConfig), parts=(parts, Parts), decoder_parts=(decoder_parts, Parts))
         self.config, self.parts, self.decoder_parts = config, parts, decoder_parts
         self.encoder = ViT(config.encoder, parts)
         self.decoder = Decoder(config, decoder_parts)

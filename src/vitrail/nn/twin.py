@@ -89,7 +89,6 @@ class Detaches(Protocol):
 Wrap = Callable[[nn.Module, str], nn.Module]
 
 
-@typed
 def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form) -> Network:
     """The detached form of a part and of all parts in it, with the same output; the original is not changed.
 
@@ -201,7 +200,6 @@ FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 # ---- another size, another mode, another precision
 
 
-@typed
 def resize_network(network: ViT, image_size: int | Size) -> ViT:
     """The same network for another image size: positions resized once, everything else copied."""
     other = copy.deepcopy(network)
@@ -211,7 +209,6 @@ def resize_network(network: ViT, image_size: int | Size) -> ViT:
     return other
 
 
-@typed
 @torch.no_grad()
 def in_bf16(network: Network) -> Network:
     """A copy that multiplies matrices in bfloat16, for inference: what torch's autocast does, and its bits (ViT-Ti, B).

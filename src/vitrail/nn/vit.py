@@ -88,7 +88,6 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
-        check_kinds(config=(config, ViTConfig), parts=(parts, Parts))
         self.config, self.parts = config, parts
         made, depth = parts.over(VIT_PARTS, config), config.depth
 
@@ -175,6 +174,7 @@ class ViT(nn.Module):
         Raises:
             UsageError: If the channels are not the network's, or the patches do not divide the size.
         """
+        check_kinds(images=(images, Tensor))
         if images.dim() != 4 or images.shape[1] != self.config.channels:
             problem = f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}"
             raise UsageError(problem, "model.preprocessing(image), which converts any file to what is expected here")

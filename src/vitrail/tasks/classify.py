@@ -31,7 +31,7 @@ from vitrail.tasks.task import (
     expect_codec,
     fraction_result,
 )
-from vitrail.text import ShortRepr, canonical, percent
+from vitrail.text import ShortRepr, canonical_texts, percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -166,7 +166,7 @@ class Classes(ShortRepr, Codec):
 
     def __post_init__(self) -> None:
         """Refuse names that are not all different in their one form."""
-        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
+        object.__setattr__(self, "names", canonical_texts(self.names))
         if twice := [name for name, count in Counter(self.names).items() if count > 1]:
             raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
         if self.ids and len(self.ids) != len(self.names):

@@ -26,7 +26,6 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.arguments import typed
 from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
@@ -350,7 +349,6 @@ def trainable_tasks() -> dict[str, Task]:
     return {name: task for name, task in TASKS.items() if task.trains}
 
 
-@typed
 def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     """What is learnt from data with these columns; decided here, and only here.
 
@@ -379,7 +377,6 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     return fitting[0]
 
 
-@typed
 def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
     """The task, whose column must be there, if it has one.
 

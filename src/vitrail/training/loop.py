@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.arguments import check_types, typed
 from vitrail.data.plan import WHOLE, Share, uniforms
 from vitrail.errors import RunError
 from vitrail.runs.group import ALONE, Group
@@ -239,6 +240,7 @@ def steps_per_epoch(count: int, optimization: Optimization) -> int:
     return -(-count // optimization.batch_size)
 
 
+@typed
 def train_loop(
     state: State,
     data: TrainingData,
@@ -268,10 +270,15 @@ def train_loop(
     Raises:
         RunError: A loss or gradient is not finite, or no micro-batch is small enough for the memory; the
             weights are then those of the last good step.
+        UsageError: An argument is of a wrong type.
     """
     steps = _Steps(state, data, objective, optimization, execution, processes)
+    return _events(steps, schedule or Schedule.of(optimization, steps_per_epoch(len(data), optimization)))
+
+
+def _events(steps: "_Steps", schedule: Schedule) -> Iterator[StepDone | EpochDone | MicroBatches]:
+    state, data, optimization, processes = steps.state, steps.data, steps.optimization, steps.processes
     per_epoch = steps_per_epoch(len(data), optimization)
-    schedule = schedule or Schedule.of(optimization, per_epoch)
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
         now, smaller = schedule.at(state.step, optimization), None
@@ -327,7 +334,8 @@ class _Steps:
     processes: Group
 
     def __post_init__(self) -> None:
-        """Divide the network where that is wanted, wrap and compile it."""
+        """Check every field; divide the network where that is wanted, wrap and compile it."""
+        check_types(self)
         state, processes = self.state, self.processes
         if processes.shard and state.shards is None:
             processes.spread(state.network.state_dict())

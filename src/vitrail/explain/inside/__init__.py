@@ -10,4 +10,7 @@ takes a ViT in eval mode, any number of images, any grid and any prefix, and lea
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from vitrail.arguments import typed_names
+
+_find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = typed_names(_find, globals())

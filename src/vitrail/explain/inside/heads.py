@@ -28,7 +28,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import explaining
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
@@ -99,7 +98,6 @@ def distances(grid: Size, patch: Size) -> Float[Tensor, "p p"]:
     return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-@typed
 def uniform_distance(grid: Size, patch: Size) -> float:
     """The mean distance from a patch to all patches, itself included, in pixels.
 

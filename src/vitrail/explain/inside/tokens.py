@@ -48,7 +48,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass, layer_index
@@ -207,7 +206,6 @@ def sinks_of(forward: ForwardPass, threshold: float = 6.0) -> Sinks:
     return Sinks(norms.unflatten(2, forward.grid), cut_off, found.unflatten(2, forward.grid))
 
 
-@typed
 def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:
     """The attribution, with a note for every image in which these sinks were found.
 

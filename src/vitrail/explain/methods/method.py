@@ -24,6 +24,7 @@ WIDTH, INDENT = 80, 24
 CLOSE = 0.85  # how like an option a misspelt name is, at least
 
 
+@typed
 @dataclass(frozen=True)
 class Option:
     """An option of a method: its value when left out, and what it does, in one line."""

@@ -169,7 +169,7 @@ def import_method(what: str, option: str = "method") -> Method:
     if callable(found):
         return method_of(found)
     with contract(f"the method {what}", CONTRACT):
-        demand(isinstance(found, Method), f"it is a {type(found).__name__}")
+        demand(isinstance(found, Method), f"it is {type(found).__name__}")
         assert isinstance(found, Method)
         demand(found.name.isidentifier(), f"its name is {found.name!r}, which cannot be a file name")
         unknown = found.options.keys() - inspect.signature(found.function).parameters.keys()
@@ -192,7 +192,7 @@ def _checked(method: Method, what: str, wanted: str) -> Method:
             if not row and not isinstance(made, Attribution):
                 with located(what):
                     made = Attribution.of_pixels(made, images, network, target)
-            demand(isinstance(made, Attribution), f"it returned a {type(made).__name__}")
+            demand(isinstance(made, Attribution), f"it returned {type(made).__name__}")
             shape, size = tuple(made.values.shape), (len(images), *network.grid(images))
             demand(shape == size, f"its values have shape {shape}, not {size}")
             if not row:

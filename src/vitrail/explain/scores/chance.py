@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.arguments import typed
 from vitrail.explain.forward import to_float64
 from vitrail.explain.scores.perturb import stream
 
@@ -21,7 +20,6 @@ MOST_SWAPS = 2000
 LIKE_ENOUGH = 0.005  # of the autocorrelation: swaps end here
 
 
-@typed
 @torch.no_grad()
 def random_maps(
     values: Float[Tensor, "b rows columns"], count: int, seed: int, keys: Sequence[int] | None = None

@@ -33,7 +33,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.arguments import typed
 from vitrail.data.background import patchwork
 from vitrail.errors import UsageError, check_count
 from vitrail.explain.forward import WithGrid, check_eval, to_float64
@@ -61,7 +60,6 @@ def seed_of(seed: int, use: str, key: int = 0) -> int:
     return zlib.crc32(f"{use} {seed} {key}".encode())
 
 
-@typed
 def keys_of(images: Float[Tensor, "b c h w"]) -> list[int]:
     """A number made of each image's pixels: the same for an image in every batch, another for another image."""
     return [zlib.crc32(image.contiguous().view(torch.uint8).numpy().tobytes()) for image in images.detach().cpu()]
@@ -87,7 +85,6 @@ class Fill:
 AnyFill = Fill | Literal["mean"] | float | Sequence[float] | Tensor  # what a method takes, see `fill_of`
 
 
-@typed
 def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
     """Every patch from a random background image, at the same position.
 

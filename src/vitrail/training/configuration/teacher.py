@@ -102,7 +102,7 @@ class Teacher(ShortRepr):
         with evaluating(self.module), torch.autocast(images.device.type, enabled=False):
             found: object = self.network(self.view(images.float(), student))
         if not isinstance(found, Tensor):
-            problem = f"{self.name} returns a {type(found).__name__}, which is no tensor of logits"
+            problem = f"{self.name} returns {type(found).__name__}, which is no tensor of logits"
             raise UsageError(problem, 'lambda x: model(x).logits, or model(x)["logits"], with model in eval mode')
         return found.float()
 

@@ -172,7 +172,7 @@ def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Can
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     codec = dataset.codec
     if not isinstance(model.network, ViT):
-        raise UsageError(f"{name} contains a {type(model.network).__name__}", "a ViT")
+        raise UsageError(f"{name} contains {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
     some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:COMPARED])
     loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
