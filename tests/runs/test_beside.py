@@ -117,6 +117,18 @@ def test_a_run_knows_its_evaluation_and_what_it_was_trained_on(model: Model, see
         RunKnowledge(replace(model, loaded_from=str(mine)))
 
 
+def test_an_image_that_the_figure_counts_is_said_to_be_one_of_them(model: Model, seen: list[Path]) -> None:
+    run = run_of("photos")
+    known, evaluated = RunKnowledge(model), set(map(bytes, Run(run).contents["evaluated"]))
+    assert len(evaluated) == stored(run)["images"]
+    none = known.beside("ab" * 16, [("a", 0.6)]).sureness
+    files = [hash_of(file.read_bytes()) for file in (photographs() / "abc" / "val").rglob("*.*")]
+    counted = [known.beside(each.hex(), [("a", 0.6)]).sureness != none for each in files]
+    assert counted == [each in evaluated for each in files]
+    assert sum(counted) == len(evaluated)
+    assert known.beside(hash_of(seen[0].read_bytes()).hex(), [("a", 0.6)]).sureness == none, "it is not among them"
+
+
 def test_the_nearest_training_images_are_those_of_a_plain_loop(model: Model, seen: list[Path], asked: list) -> None:
     files = sorted((photographs() / "abc" / "train").rglob("*.*"))
     shown = [model.preprocessing.to_array(open_image(file)) for file in seen]

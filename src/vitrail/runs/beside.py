@@ -17,6 +17,7 @@ from jaxtyping import UInt8
 
 from vitrail.data.columns import TRAIN, RawDataset
 from vitrail.data.images import HASH
+from vitrail.data.loader import no_contents
 from vitrail.errors import DataError, UsageError, VitrailError, counted
 from vitrail.features.embed import embed_samples, identity
 from vitrail.features.file import FeatureSet
@@ -27,7 +28,7 @@ from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.views import BesideView, Sureness
-from vitrail.runs.data import MODEL, Run, TrainedOn, chosen_words, open_for
+from vitrail.runs.data import EVALUATED, MODEL, Run, TrainedOn, chosen_words, open_for
 from vitrail.runs.folder import RunFolder
 from vitrail.tasks.task import wilson_interval
 
@@ -60,13 +61,16 @@ class RunKnowledge:
         found = read_json(file, f"rm {shlex.quote(str(file))}") if run.name is not None and file.is_file() else {}
         is_own = bool(found) and found.get("weights") == weights_hash(model.network)  # of others it says nothing
         self.evaluation, self.halves = found if is_own else {}, run.facts.get("halves")
-        self.trained = TrainedOn(run.trained_on)
+        self.trained, self.evaluated = TrainedOn(run.trained_on), TrainedOn(run.contents.get(EVALUATED, no_contents(0)))
 
     def beside(self, fingerprint: str, top: Sequence[tuple[str, float]], bump: float | None = None) -> BesideView:
         """What to know of an answer besides its maps; arguments are those of `BesideView` and `ImageView`."""
         own = np.frombuffer(bytes.fromhex(fingerprint or "00" * HASH), np.uint8)[None]
         sure = sureness(self.evaluation, top[0][1], self.halves) if top else None
-        return BesideView(fingerprint, bump, sure, bool(self.trained.has(own)[0]))
+        learnt = bool(self.trained.has(own)[0])
+        if sure is not None and not learnt and self.evaluated.has(own)[0]:  # the figure is of images not learnt
+            sure = replace(sure, note=f"{sure.note} This very image is one of those evaluated.".strip())
+        return BesideView(fingerprint, bump, sure, learnt)
 
 
 # ---- the nearest training images

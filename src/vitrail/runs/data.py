@@ -39,7 +39,7 @@ from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
 from vitrail.weights.places import is_foreign
 
-INITIAL = "initial"  # among the splits of which a run knows the images
+INITIAL, EVALUATED = "initial", "evaluated"  # among the splits of which a run knows the images
 MODEL = "model"  # the folder of the model in a run
 CHANGED = "The data have changed since the training."
 SELECT, REPORT = "select", "report"
@@ -108,9 +108,10 @@ class Seen:
                 loader.learn(np.arange(len(known)), known)
         self.earlier = contents.get(INITIAL, self.earlier)
 
-    def write(self, file: Path) -> None:
-        """Write it, where there is more to know than was written before."""
+    def write(self, file: Path, evaluated: Contents | None = None) -> None:
+        """Write it, with the images of the evaluation, where there is more to know than was written before."""
         known = {name: loader.contents for name, loader in self.loaders.items()} | {INITIAL: self.earlier}
+        known |= {} if evaluated is None else {EVALUATED: evaluated}
         count = sum(int(each.any(axis=1).sum()) for each in known.values())
         if count > self._written:
             write_tensors(file, {name: torch.from_numpy(each) for name, each in known.items()})
@@ -163,7 +164,9 @@ class Run:
 
     @cached_property
     def contents(self) -> dict[str, Contents]:
-        """By split the hash of each image that it read; "initial" of those that its initial weights were trained on.
+        """By split the hash of each image that it read, "initial" of those that its initial weights were trained on.
+
+        "evaluated" are those of its evaluation, also of another split.
 
         It belongs to the model in the run, too. Empty where the images are not known.
 

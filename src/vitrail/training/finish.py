@@ -68,7 +68,7 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
         chosen.found[TUNED] = {"split": split.split, **vars(won)}
         mark = " (on images that chose)" if chosen_words(split.split, chosen.halves) else ""
         prepared.listen(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
-    prepared.seen.write(journal.folder.hashes)
+    prepared.seen.write(journal.folder.hashes, batches.contents(np.arange(len(batches))))
     journal.name_unreadable(batches)
     result = mark_chosen(next(iter(results.values())), chosen.halves)
     journal.note(*result.notes)
