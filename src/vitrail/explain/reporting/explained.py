@@ -267,10 +267,11 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
         parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
         for place, row in enumerate(rows):
             one, answer, label = batch.images[row], answers[row], answers[row] if named[row].notes else named[row]
-            sinks = None if batch.first.sinks is None else batch.first.sinks.anywhere[row].cpu().numpy()
-            views = [replace(each, sinks=sinks) for each in views_of(plan, compared, place, parts[place])]
+            views = views_of(plan, compared, place, parts[place])
             if not drawn:
                 views = [replace(each, values=each.values[:0, :0], seconds=None) for each in views]
+            elif batch.first.sinks is not None:
+                views = [replace(each, sinks=batch.first.sinks.anywhere[row].cpu().numpy()) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
             shown, beside = _array(batch.pixels[row]), plan.run.beside(one.fingerprint, label.top, bump)
             view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
