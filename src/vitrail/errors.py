@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
+FEW_NAMES = 10  # that a message lists
 NAMES = "tiny", "small", "base", "large", "huge", "giant"  # of the sizes of networks, in papers and other libraries
 
 
@@ -200,6 +201,21 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
         if ends or each.startswith(word) or sorted(each) == sorted(word):
             return plain[each]
     return plain[close[0]] if close else None
+
+
+def no_such_name(word: str, names: Sequence[str], kind: str, argument: str) -> UsageError:
+    """The error for a word that is no name of an output of a model; names the one of that number, or the nearest.
+
+    Args:
+        word: As it was typed.
+        names: Of all outputs, in order; a few are listed.
+        kind: What they are: `classes`.
+        argument: `target` or `contrast`.
+    """
+    guess = names[int(word)] if word.isdecimal() and int(word) < len(names) else nearest(word, names)
+    few = f", which are {', '.join(names)}" if len(names) <= FEW_NAMES else ""
+    hint = Hint({argument: guess}) if guess else Hint(drop=[argument])
+    return UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
 
 
 def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...]]:

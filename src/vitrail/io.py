@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, what one process holds alone, and text whose errors name the file."""
 
 import errno
+import importlib.util
 import json
 import math
 import os
@@ -8,12 +9,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, byte_size
 from vitrail.text import utf8
+
+PARQUET = ".parquet"  # of a table
+EVALUATION, EXPLANATION, SIMILAR = "evaluation", "explanation", "similar"  # by which a page is known again
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
@@ -264,3 +268,65 @@ def read_json(file: Path, hint: str | Hint) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{file} is damaged (not a JSON object)", hint)
     return content
+
+
+def check_table(out: Path, suffix: str, what: str, usual: str) -> None:
+    """Refuse a table that could not be written in the end.
+
+    Args:
+        out: The file.
+        suffix: Of it.
+        what: It holds.
+        usual: The suffix that is written beside Parquet's.
+
+    Raises:
+        UsageError: Its suffix is another, what writes it is missing, or it is a folder.
+    """
+    if suffix not in (usual, PARQUET):
+        problem = f"{what} are written as {usual} or {PARQUET}, not to {out}"
+        raise UsageError(problem, Hint({"out": str(out.with_suffix(usual))}))
+    if suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
+        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", Hint({"out": f"{out / what}{usual}"}))
+
+
+def is_page(text: str, kind: str) -> bool:
+    """Whether a file holds a page of this kind; a page that speaks of vitrail is none, nor one that quotes its mark."""
+    return f'<meta name="generator" content="vitrail {kind}">' in text.partition("</head>")[0]
+
+
+def page_place(out: Path | None, *, kind: str, what: str, beside: bool = False) -> Path:
+    """Where a page goes; nothing but a page of its kind is ever written over.
+
+    Args:
+        out: An HTML file, or a folder for a page that is called by its kind; the current folder when None.
+        kind: Of the page, as `is_page` knows it.
+        what: Such a page, in words.
+        beside: Whether a folder with the name of the page belongs to it. Then a place without an ending is a folder.
+
+    Raises:
+        UsageError: That place is taken, or its ending is that of another kind of file.
+    """
+
+    def taken(page: Path) -> bool:
+        return page.exists() or (beside and page.with_suffix("").exists())
+
+    def elsewhere(page: Path) -> Hint:
+        page = free_name(page, taken)
+        return Hint({"out": str(page)}, python=f"save({str(page)!r})")
+
+    if out is None or out.is_dir() or (beside and not out.suffix and not out.is_file()):
+        return free_name((out or Path()) / f"{kind}.html", taken)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{what} is an HTML page, not {out}", elsewhere(out.with_suffix(".html")))
+    if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), kind):
+        raise UsageError(f"{out} exists and is not {what} by vitrail", elsewhere(out))
+    if beside and out.with_suffix("").exists() and not out.exists():
+        raise UsageError(f"{out.with_suffix('')}, the folder for the images, exists", elsewhere(out))
+    return out
+
+
+page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
+evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
+neighbours_place = partial(page_place, kind=SIMILAR, what="a page of neighbours")

@@ -63,11 +63,19 @@ WORDS = {  # what each verb is told that is there, and is not
     "train": ["nosuch", "./nosuch", "nosuch.csv"],
     "distill": ["nosuch --teacher torchvision:resnet18", "digits --teacher ./nosuch"],
     "evaluate": ["runs/nosuch", "HERE ./nosuch"],
-    "predict": ["runs/nosuch a.png", "HERE nosuch.png", "HERE ./nosuch", "nosuch.pth HERE", "owner/nosuch HERE"],
-    "explain": ["nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"],
+    "predict": [
+        "runs/nosuch a.png",
+        "HERE nosuch.png",
+        "HERE ./nosuch",
+        "nosuch.pth HERE",
+        "owner/nosuch HERE",
+        "OURS nosuch",
+    ],
+    "explain": ["nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"]
+    + ["HERE digits --nearest nosuch.npz", "OURS digits nosuch", "OURS digits --target b", "OURS digits --contrast b"],
     "embed": ["nosuch digits --out f.npz", "HERE nosuch.csv --out f.npz"],
-    "similar": ["nosuch a.png digits", "HERE nosuch.png digits", "HERE digits ./nosuch"],
-    "data": ["pack nosuch --out p"],
+    "similar": ["nosuch a.png digits", "HERE nosuch.png digits", "HERE digits ./nosuch", "HERE digits nosuch.npz"],
+    "data": ["pack nosuch --out p", "pack OURS --out p"],
     "models": ["nosuch", "nosuch.pth"],
     "doctor": ["nosuch", "HERE --class-names nosuch.txt"],
 }
@@ -79,9 +87,13 @@ OPTIONS = {  # and values that are none
     "train sort-digits": ["--recipe digits"],
     "train mnist": ["--data-root ./nosuch"],
     "distill digits --teacher torchvision:resnet18": ["--student Q/4", "--batch-size 0", "--alpha many"],
-    "predict HERE digits": ["--threads 0", "--top 0", "--top some", "--beam 0", "--ray local"],
+    "predict HERE digits": ["--threads 0", "--top 0", "--top some", "--beam 0", "--ray local", "--out p.txt"],
     "explain HERE digits": ["--method nosuch", "--compare --methods rollout,nosuch", "--count 0", "--precision half"],
-    "evaluate HERE mnist": ["--data-root ./nosuch", "--device 0"],
+    "explain HERE mnist": ["--out page.pdf"],
+    "similar HERE digits digits": ["--out page.pdf"],
+    "embed HERE digits": ["--out f.csv"],
+    "train OURS": ["--epochs 3"],
+    "evaluate HERE mnist": ["--out page.pdf", "--data-root ./nosuch", "--device 0"],
     "embed HERE mnist --out f.npz": ["--data-root ./nosuch"],
     "evaluate HERE": ["--neighbours 0", "--class-names nosuch.txt", "--image-size wide"],
 }
@@ -104,10 +116,13 @@ def test_help_and_a_slip_of_the_fingers_load_nothing_heavy() -> None:
 
 def test_what_is_not_there_and_no_value_are_refused_without_torch(tmp_path: Path) -> None:
     """By every verb. pydantic, which reads numbers, and the table of methods may be loaded."""
-    (tmp_path / "model.safetensors").touch()
+    places = {"HERE": tmp_path / "model.safetensors", "OURS": tmp_path / "ours"}
+    places["HERE"].touch()
+    places["OURS"].mkdir()
+    (places["OURS"] / "config.json").write_text('{"vitrail": {"input": null, "output": {"classes": ["a", "c"]}}}')
     refused = [f"{verb} {words}" for table in (WORDS, OPTIONS) for verb, some in table.items() for words in some]
     assert {words.split()[0] for words in refused} == VERBS.keys() - {"completion"}
-    here = [words.replace("HERE", str(tmp_path / "model.safetensors")) for words in refused]
+    here = [" ".join(str(places.get(word, word)) for word in words.split()) for words in refused]
     assert heavy_after(EVERY.format(lines=[(words, (2, 3), HEAVY[:5]) for words in here])) == ["pydantic"]
 
 

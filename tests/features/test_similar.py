@@ -21,8 +21,8 @@ from vitrail.explain.target import similarity
 from vitrail.features.file import read_about
 from vitrail.features.poolings import answer_by_features
 from vitrail.features.similar import Similar, agreement, nearest_rows
+from vitrail.io import SIMILAR, is_page
 from vitrail.nn import ViT, features
-from vitrail.pages.render import SIMILAR, is_page
 
 
 @pytest.fixture(scope="module")

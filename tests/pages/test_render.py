@@ -12,9 +12,9 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS, Structure, without_data
-from vitrail.io import write_file
+from vitrail.io import is_page, write_file
 from vitrail.pages import Confusion, explanation_page, run_page
-from vitrail.pages.render import asset, data_uri, document, escape, in_frame, is_page
+from vitrail.pages.render import asset, data_uri, document, escape, in_frame
 from vitrail.tasks import Result
 from vitrail.tasks.task import Metric
 

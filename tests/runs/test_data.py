@@ -11,7 +11,7 @@ from tests.cli.command import call
 from tests.errors import must_raise
 from tests.shared_runs import copy_of
 from vitrail.errors import DataError, UsageError
-from vitrail.pages.render import is_page
+from vitrail.io import is_page
 from vitrail.runs.data import Run
 
 OPENED: list[list[Path]] = []  # what is opened goes into the last, if there is one

@@ -9,9 +9,10 @@ from vitrail.cli.output import check_strict, console, print_json, print_line, pr
 from vitrail.data.columns import TRAIN
 from vitrail.data.layout import Layout
 from vitrail.errors import DataError, counted
+from vitrail.io import evaluation_place
 from vitrail.pages.views import ClassTable, Table
 from vitrail.runs.data import CHANGED, Run, check_objects
-from vitrail.runs.evaluate import BATCH, evaluate, evaluation_place
+from vitrail.runs.evaluate import BATCH, evaluate
 from vitrail.tasks import Result
 from vitrail.text import percent
 

@@ -21,8 +21,8 @@ from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL
 from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
-from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named, page_at
-from vitrail.io import check_writable, write_file
+from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named
+from vitrail.io import check_writable, page_at, write_file
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
 from vitrail.runs.beside import AUTO, TrainingImages

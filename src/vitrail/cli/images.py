@@ -2,7 +2,6 @@
 
 import errno
 import time
-from functools import partial
 from pathlib import Path
 
 from vitrail.cli.args import Data, Embed, SimilarOptions
@@ -22,9 +21,8 @@ from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending, is_features
 from vitrail.features.similar import similar
-from vitrail.io import FULL, check_writable, home_out, once, write_file
+from vitrail.io import FULL, check_writable, home_out, neighbours_place, once, write_file
 from vitrail.jobs.parts import LARGE_BATCH
-from vitrail.pages.render import SIMILAR, page_place
 
 
 def run_pack(options: Data, command: str) -> int:
@@ -101,8 +99,7 @@ def run_embed(options: Embed, command: str) -> int:
 
 def run_similar(options: SimilarOptions, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    place = partial(page_place, options.out, kind=SIMILAR, what="a page of neighbours")
-    check_writable(place())
+    check_writable(neighbours_place(options.out))
     shown = options.images if is_features(Path(options.data)) else options.data
     model = load_model(options.run, options, LARGE_BATCH, [shown])
     with progress_bar("looking for neighbours") as progress:
@@ -116,7 +113,7 @@ def run_similar(options: SimilarOptions, command: str) -> int:
             data_root=options.data_root,
             progress=progress,
         )
-    page = place()  # which another process may have taken meanwhile
+    page = neighbours_place(options.out)  # which another process may have taken meanwhile
     write_file(page, found.page(options.run, options.data, command))
     if options.json:
         print_json({"model": options.run, "data": options.data, **found.to_dict(), "page": str(page)})

@@ -16,24 +16,28 @@ from typing import Any, NamedTuple
 
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
-from vitrail.cli.parse import DASHES, USUAL, command_of, guesses, parse
-from vitrail.data.sources import check_data, check_images, check_path, files_of, format_of
+from vitrail.cli.parse import DASHES, EXAMPLES, USUAL, command_of, guesses, parse
+from vitrail.data.sources import FEATURES, check_data, check_images, check_path, files_of, format_of
 from vitrail.errors import (
     INTERRUPTED,
+    DataError,
+    Hint,
     UsageError,
     VitrailError,
     check_count,
     check_task,
     located,
     nearest,
+    no_such_name,
     out_of_memory,
     parse_device,
     parse_size,
     worker_ended,
 )
-from vitrail.io import once
+from vitrail.io import check_table, evaluation_place, neighbours_place, once, page_at
 from vitrail.options import LEARNT, parse_seconds
-from vitrail.weights.places import check_model, is_foreign
+from vitrail.text import canonical
+from vitrail.weights.places import check_model, is_foreign, stated_by
 
 
 class Verb(NamedTuple):
@@ -215,6 +219,48 @@ def check_recipe(options: Any, name: str) -> None:
         fitting_recipes(name, data, [kind], options.init is not None)
 
 
+def check_samples(options: Any, what: str) -> None:
+    """Refuse data to train on or to pack that are not there, and a run, of which the data are meant."""
+    if not stated_by(what):
+        check_data(what)
+        return
+    config = Path(what) / "config.yaml"
+    text = config.read_text("utf-8", "replace") if config.is_file() else ""
+    data = re.search(r"^data: (.*\w.*)$", text, re.MULTILINE)
+    meant = {"data": data[1].strip("'\"") if data else EXAMPLES["data"]}
+    raise DataError(
+        f"{what} is a model, and data are wanted",
+        Hint(meant | ({"init": what} if isinstance(options, args.Train) else {})),
+    )
+
+
+def check_inputs(options: Any, words: str | Sequence[str]) -> None:
+    """Refuse images that are not there; a word that looks like no path may be a text, if the model does not say."""
+    check_images(words)
+    if stated_by(options.run).get("input", "") is None:
+        with located(f"the model in {options.run} reads images"):
+            check_images(words, texts=False)
+
+
+def check_class(options: Any, argument: str, word: str) -> None:
+    """Refuse a class that a model of ours, whose classes its folder states, does not have."""
+    output = stated_by(options.run).get("output")
+    names = output.get("classes") if isinstance(output, dict) and options.class_names is None else None
+    if isinstance(names, list) and word[:1] != "-" and canonical(word) not in (*names, *output.get("ids", ())):
+        raise no_such_name(word, names, "classes", argument)
+
+
+def check_place(options: Any, out: Path) -> None:
+    """Refuse a file that the verb could not write in the end."""
+    pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
+    if isinstance(options, args.Predict):
+        check_table(out, out.suffix.lower(), "predictions", ".csv")
+    elif isinstance(options, args.Embed):
+        check_table(out, out.suffix, "features", FEATURES[0])
+    elif type(options) in pages and out.suffix.lower() != args.LINES:
+        pages[type(options)](out)
+
+
 def check_data_root(options: Any, root: Path) -> None:
     """Refuse a folder of named sets that is not there, where one of them is read."""
     from vitrail.data.roots import check_folder
@@ -243,7 +289,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "init": lambda name: name == "auto" or check_model(name),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
-    **dict.fromkeys(("inputs", "images", "similar_to", "background"), check_images),
+    **dict.fromkeys(("similar_to", "background"), check_images),
+    "nearest": lambda name: name in ("auto", "none") or check_path(Path(name)),
     **{name: partial(check_methods, option=name) for name in ("method", "methods")},
     **dict.fromkeys(("size", "student"), check_network),
     "device": lambda name: name == "auto" or parse_device(name),
@@ -264,7 +311,10 @@ def refuse_at_once(options: Any) -> None:
         return
     resumes = getattr(options, "resume", "never") != "never"  # which needs nothing of what the run started from
     of_several: dict[str, Callable[[Any], object]] = {
-        "data": check_data if isinstance(options, args.Launch | args.Data) else check_images,
+        "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),
+        **dict.fromkeys(("inputs", "images"), partial(check_inputs, options)),
+        **{name: partial(check_class, options, name) for name in ("target", "contrast")},
+        "out": partial(check_place, options),
         "recipe": partial(check_recipe, options),
         "data_root": partial(check_data_root, options),
     }

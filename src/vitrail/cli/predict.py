@@ -13,7 +13,7 @@ from vitrail.data import sources
 from vitrail.data.images import Images, NamedImage
 from vitrail.data.layout import Layout
 from vitrail.data.sources import EXTENSIONS
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, located, some_of
 from vitrail.model import Model
 from vitrail.tasks import Prediction
 from vitrail.text import percent
@@ -54,12 +54,8 @@ def run(options: Predict, command: str) -> int:
                 problem = f"{flag} is for images, but the model in {options.run} reads texts"
                 raise UsageError(problem, Hint(drop=[name]))
     else:
-        for name in options.inputs:
-            path = Path(name).expanduser()
-            if not (len(path.parts) > 1 or path.suffix or sources.is_named(name) or (name.strip() and path.exists())):
-                problem = f"the model in {options.run} reads images, but there is no file and no data set '{name}'"
-                close = nearest(name, sources.NAMED) or "photo.jpg"
-                raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, close]))
+        with located(f"the model in {options.run} reads images"):
+            sources.check_images(options.inputs, texts=False)
         raw = sources.read_images(options.inputs, options.data_root, flat=True, layout=Layout.of(options))
         for note in raw.notes:
             warn(note)

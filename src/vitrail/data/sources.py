@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.arguments import Later, check_kind, typed
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
+from vitrail.io import PARQUET
 
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
@@ -103,6 +104,7 @@ EXTENSIONS = (
 )
 """The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
 
+FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 
@@ -189,17 +191,23 @@ def check_data(what: str) -> Format:
     return chosen
 
 
-def check_images(words: str | Path | Sequence[str | Path]) -> None:
-    """Refuse images, lists and folders that are not there; a word that looks like no path may be a text, or a set.
+def check_images(words: str | Path | Sequence[str | Path], *, texts: bool = True) -> None:
+    """Refuse images, lists, folders and feature files that are not there.
+
+    Args:
+        words: That name them.
+        texts: Whether a word that looks like no path may be a text.
 
     Raises:
         DataError: Names the nearest that is there.
     """
+    endings = *EXTENSIONS, *FEATURES, *(each for row in FORMATS for each in row.suffixes)
     for word in [words] if isinstance(words, str | Path) else words:
-        path, endings = Path(word).expanduser(), (*EXTENSIONS, *(each for row in FORMATS for each in row.suffixes))
-        looks = isinstance(word, Path) or path.suffix.lower() in endings or word.startswith(("./", "../", "/", "~"))
-        if looks and not (path.exists() or path.is_symlink() or format_of(str(word))):
-            raise _missing(str(word), EXTENSIONS)
+        path, what = Path(word).expanduser(), str(word)
+        looks = not texts or isinstance(word, Path) or path.suffix.lower() in endings
+        there = what.strip() and (path.exists() or path.is_symlink() or format_of(what))
+        if not there and (looks or what.startswith(("./", "../", "/", "~"))):
+            raise _missing(what, (*EXTENSIONS, *FEATURES))
 
 
 def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
@@ -325,7 +333,7 @@ def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
         return DataError(f"{what} is {wanted}", "give a folder of class folders")
     suffixes += images
     bare = Path(what).name == what and path.suffix.lower() not in suffixes
-    known = nearest(what.lower(), NAMED) if bare else None
+    known = nearest(what.lower(), NAMED, 0.75) if bare else None
     beside = path.parent.iterdir() if path.parent.is_dir() else ()  # among many something is always a little alike
     names = [one.name for one in beside if one.is_dir() or one.suffix.lower() in suffixes]
     close = nearest(path.name, names, 0.7)
@@ -334,5 +342,6 @@ def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
         return UsageError(problem, Hint(instead={what: known}) if known else "ls")
     too = "" if path.parent.is_dir() else f", and neither does {path.parent}"
     around = next(folder for folder in path.absolute().parents if folder.is_dir())
-    hint = Hint(instead={what: str(path.with_name(close))}) if close else shlex.join(["ls", str(around)])
+    other = "vitrail embed --help  # makes such a file" if path.suffix in FEATURES else shlex.join(["ls", str(around)])
+    hint = Hint(instead={what: str(path.with_name(close))}) if close else other
     return DataError(f"{what} does not exist{too}", hint)

@@ -23,13 +23,14 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from vitrail.data.sources import FEATURES, check_path
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.features.poolings import PATCHES
-from vitrail.io import to_json, writing
-from vitrail.jobs.parts import KEY, PARQUET, Kind, check_table, other_name
+from vitrail.io import check_table, to_json, writing
+from vitrail.jobs.parts import KEY, Kind, other_name
 from vitrail.text import utf8
 
-NPZ = ".npz"
+NPZ = FEATURES[0]
 FORMAT = 2
 ABOUT, WORDS = "about", ("id", "split", "label")
 MODEL = ("weights", "network", "preprocessing")  # by which a model is known again
@@ -103,7 +104,7 @@ def check_ending(out: Path) -> None:
 
 def is_features(path: Path) -> bool:
     """Whether this is named like a file of features, and is a file."""
-    return path.suffix in (NPZ, PARQUET) and path.is_file()
+    return path.suffix in FEATURES and path.is_file()
 
 
 # ---- writing
@@ -171,6 +172,7 @@ def read_about(path: Path) -> dict[str, Any]:
         UsageError: What reads it is missing.
     """
     check_ending(path)
+    check_path(path)
     with _damage_in(path):
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:

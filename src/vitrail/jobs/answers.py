@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.io import other_out, plain, writing
+from vitrail.io import check_table, other_out, plain, writing
 from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     KEY,
@@ -31,7 +31,6 @@ from vitrail.jobs.parts import (
     Ids,
     Progress,
     answer_ranges,
-    check_table,
     choices,
     complete_parts,
     folder_of,

@@ -16,7 +16,6 @@ whoever computes it and however often: so the file that is put together in the e
 
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import shlex
@@ -47,7 +46,7 @@ from vitrail.runtime import in_order, processors
 BATCH, LARGE_BATCH = 16, 64  # of a thread; of an accelerator
 ROWS = 256  # images of a range
 SUFFIX, JOB = ".parts", "job.json"
-PARQUET, KEY = ".parquet", b"vitrail"  # of a table, and of its metadata
+KEY = b"vitrail"  # of the metadata of a table
 
 Answer = TypeVar("Answer")
 Ids = Int64[np.ndarray, " _"]
@@ -372,27 +371,6 @@ def complete_parts(
             parts.remove()
             raise
         parts.remove()
-
-
-def check_table(out: Path, suffix: str, what: str, usual: str) -> None:
-    """Refuse a table that could not be written in the end.
-
-    Args:
-        out: The file.
-        suffix: Of it.
-        what: It holds.
-        usual: The suffix that is written beside Parquet's.
-
-    Raises:
-        UsageError: Its suffix is another, what writes it is missing, or it is a folder.
-    """
-    if suffix not in (usual, PARQUET):
-        problem = f"{what} are written as {usual} or {PARQUET}, not to {out}"
-        raise UsageError(problem, Hint({"out": str(out.with_suffix(usual))}))
-    if suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", Hint({"out": f"{out / what}{usual}"}))
 
 
 def folder_of(out: Path) -> Path:

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -30,15 +29,12 @@ from markupsafe import Markup, escape as escaped
 from PIL import Image
 
 from vitrail import text as words
-from vitrail.errors import Hint, UsageError
-from vitrail.io import free_name
+from vitrail.io import EVALUATION, EXPLANATION, SIMILAR
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, MadeView, Rates, RunView
 from vitrail.text import number, percent
-
-EVALUATION, EXPLANATION, SIMILAR = "evaluation", "explanation", "similar"  # by which a page is known again
 
 # Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;
 # direction marks can make `exe.gpj` read as `jpg.exe`.
@@ -131,42 +127,6 @@ def document(template: str, title: str, kind: str, values: Mapping[str, object])
 def content_hash(text: str) -> str:
     """The source expression by which a Content-Security-Policy names an inline style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
-def is_page(text: str, kind: str) -> bool:
-    """Whether a file holds a page of this kind; a page that speaks of vitrail is none, nor one that quotes its mark."""
-    return f'<meta name="generator" content="vitrail {escape(kind)}">' in text.partition("</head>")[0]
-
-
-def page_place(out: Path | None, *, kind: str, what: str, beside: bool = False) -> Path:
-    """Where a page goes; nothing but a page of its kind is ever written over.
-
-    Args:
-        out: An HTML file, or a folder for a page that is called by its kind; the current folder when None.
-        kind: Of the page, as `is_page` knows it.
-        what: Such a page, in words.
-        beside: Whether a folder with the name of the page belongs to it. Then a place without an ending is a folder.
-
-    Raises:
-        UsageError: That place is taken, or its ending is that of another kind of file.
-    """
-
-    def taken(page: Path) -> bool:
-        return page.exists() or (beside and page.with_suffix("").exists())
-
-    def elsewhere(page: Path) -> Hint:
-        page = free_name(page, taken)
-        return Hint({"out": str(page)}, python=f"save({str(page)!r})")
-
-    if out is None or out.is_dir() or (beside and not out.suffix and not out.is_file()):
-        return free_name((out or Path()) / f"{kind}.html", taken)
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{what} is an HTML page, not {out}", elsewhere(out.with_suffix(".html")))
-    if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), kind):
-        raise UsageError(f"{out} exists and is not {what} by vitrail", elsewhere(out))
-    if beside and out.with_suffix("").exists() and not out.exists():
-        raise UsageError(f"{out.with_suffix('')}, the folder for the images, exists", elsewhere(out))
-    return out
 
 
 def in_frame(page: str) -> str:

@@ -20,12 +20,12 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import check_writable, write_file
+from vitrail.io import check_writable, evaluation_place, write_file
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
 from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating, weights_hash
-from vitrail.pages.render import EVALUATION, evaluation_page, page_place
+from vitrail.pages.render import evaluation_page
 from vitrail.pages.views import Table
 from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
 from vitrail.runs.folder import clock
@@ -39,7 +39,6 @@ NOT_SEEN = (
     "It is not known here which images this model was trained on; any of them among these make the figure better than "
     "it is. The run's folder knows them."
 )
-evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 BATCH = 256  # samples at a time; does not change what is counted
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.columns import Column, Match
-from vitrail.errors import Hint, UsageError, nearest
+from vitrail.errors import Hint, UsageError
 from vitrail.text import canonical, percent
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Outputs = Float[Tensor, "b v"]
 NO_FACTS: Mapping[str, Any] = {}
 FAR = 0.02  # of the length of the outputs: what is nearer agrees, where nothing else says what agreeing is
-FEW_NAMES = 10  # that a message lists
 
 
 @runtime_checkable
@@ -224,10 +223,7 @@ class Codec(ABC):
         kind = self.describe()[0]
         if not is_text:
             raise UsageError(f"{argument} must be an index of {kind}, 0 to {last}, got {word}", Hint({argument: last}))
-        guess = self.names[numbered] if 0 <= numbered <= last else nearest(str(word), self.names)
-        few = f", which are {', '.join(self.names)}" if len(self.names) <= FEW_NAMES else ""
-        hint = Hint({argument: guess}) if guess else Hint(drop=[argument])
-        raise UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
+        raise no_such_name(str(word), self.names, kind, argument)
 
 
 # ---- two answers to the same samples

@@ -77,6 +77,15 @@ def contents_of(folder: Path) -> list[dict[str, Any]]:
     return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
 
 
+def stated_by(name: str | Path) -> Mapping[str, Any]:
+    """What the folder of a run or model of ours states of its model; empty of all else, and of what is damaged."""
+    for folder in (Path(name), Path(name) / "model"):
+        with contextlib.suppress(DataError, OSError):
+            if is_ours(folder) and isinstance(stated := contents_of(folder)[0].get(KEY), dict):
+                return stated
+    return {}
+
+
 def author_of(config: Mapping[str, Any]) -> str:
     """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
     if "model_type" in config:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.command import Cli
 from vitrail.errors import UsageError
-from vitrail.explain.reporting.report import page_at
+from vitrail.io import page_at
 
 
 def test_a_place_that_is_taken_is_left(

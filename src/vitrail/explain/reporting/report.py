@@ -29,20 +29,19 @@ from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, known_mask
 from vitrail.explain.reporting.plan import Class, ImageLike, Opener, ReportOptions, ReportPlan, plan_report, with_others
-from vitrail.io import WRITING, check_writable, write_file
+from vitrail.io import WRITING, check_writable, page_at, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
 from vitrail.model.model import changes_of, each_of
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
-from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
+from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import ImageView, MadeView, Rates
 from vitrail.runs.beside import NONE, TrainingImages
 from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import short_paths
 
-page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems
 LONGEST = 255 - len(WRITING)  # bytes of the name of a file, on most systems
 SUPPORTED = "supported"
