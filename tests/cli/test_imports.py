@@ -64,15 +64,14 @@ WORDS = {  # what each verb is told that is there, and is not
     "distill": ["nosuch --teacher torchvision:resnet18", "digits --teacher ./nosuch"],
     "evaluate": ["runs/nosuch", "HERE ./nosuch"],
     "predict": [
-        "runs/nosuch a.png",
-        "HERE nosuch.png",
-        "HERE ./nosuch",
-        "nosuch.pth HERE",
-        "owner/nosuch HERE",
+        *("runs/nosuch a.png", "HERE nosuch.png", "HERE ./nosuch", "nosuch.pth HERE", "owner/nosuch HERE"),
         "OURS nosuch",
     ],
-    "explain": ["nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"]
-    + ["HERE digits --nearest nosuch.npz", "OURS digits nosuch", "OURS digits --target b", "OURS digits --contrast b"],
+    "explain": [
+        *("nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"),
+        *("HERE digits --nearest nosuch.npz", "OURS digits nosuch", "OURS digits --target b"),
+        "OURS digits --contrast b",
+    ],
     "embed": ["nosuch digits --out f.npz", "HERE nosuch.csv --out f.npz"],
     "similar": ["nosuch a.png digits", "HERE nosuch.png digits", "HERE digits ./nosuch", "HERE digits nosuch.npz"],
     "data": ["pack nosuch --out p", "pack OURS --out p"],

@@ -111,7 +111,7 @@ TRAINING = (  # what a training calls when all that it refuses without its netwo
     "vitrail.training.distributed.launch.elastic_launch",
 )
 LONG = (  # the same of other verbs
-    "vitrail.cli.explain.open_training",
+    "vitrail.cli.explain.TrainingImages",
     "vitrail.explain.reporting.job.explain_all",
     "vitrail.cli.doctor.sanity_check",
     "vitrail.cli.doctor.examine",

@@ -160,7 +160,8 @@ def run(arguments: list[str]) -> int:
     if name not in VERBS:
         plain = name.lower().lstrip(DASHES)
         if page := guesses("missing").get(plain):
-            hint = f"docs/limits.md#{page} says what to use instead"
+            run = words[0] if words and words[0][:1] not in DASHES else "runs/latest"
+            hint = guesses("instead")[page].replace("'RUN'", repr(run)).replace("RUN", shlex.quote(run))
             raise UsageError(f"vitrail has no verb '{name}', and nothing that does this", hint)
         meant, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
         if meant is None and place is not None:

@@ -284,7 +284,8 @@ def _given(
             option, fixed = (flags[flag], None) if flag in known else _meant(flag, follows, options)
             problem = f"vitrail {verb} has no option {flag}"
             if option is None:
-                raise UsageError(problem, (flag in flags and flags[flag].hidden) or usage)
+                absent = guesses("absent").get(flag.lstrip(DASHES).lower())
+                raise UsageError(problem, (flag in flags and flags[flag].hidden) or absent or usage)
             if option.kind is bool and equals and strict:
                 on = value.lower() not in ("no", "false", "off", "0")
                 hint = Hint({option.name: on is not option.default})

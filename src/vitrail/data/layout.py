@@ -52,7 +52,8 @@ class Layout:
             raise UsageError("group_pattern and group_column both name the groups", Hint(drop=["group_pattern"]))
         if self.fractions and len(self.parts) not in (2, 3):
             problem = f"fractions must be two or three numbers above 0, such as 80/10/10, got '{self.fractions}'"
-            raise UsageError(problem, Hint({"fractions": "80/10/10"}))
+            share = round(100 * float(self.fractions)) if re.fullmatch(r"0?\.\d+", self.fractions) else 0  # held out
+            raise UsageError(problem, Hint({"fractions": f"{100 - share}/{share}" if share else "80/10/10"}))
 
     @staticmethod
     def of(options: Any) -> "Layout":
