@@ -7,8 +7,8 @@
     3  train {empty}  =>                                                   a sentence, or a command of another program
     2~ ...                                                                 takes long: in `make soak` alone
 
-`{...}` stands for a place of `put_places`: `run` tells photographs of a, b and c apart, `reads` writes what an image
-shows, `sorts` reads texts. `...` is the help of the verb. Here a suggested training is read and not begun, and an
+`{...}` stands for a place of `put_places`: `run` tells photographs of a, b and c (`trained`) apart, `reads` writes what an
+image shows, `sorts` reads texts. `...` is the help of the verb. Here a suggested training is read and not begun, and an
 explanation ends where maps would be computed; `make soak` goes on to where a network would be made, and computes maps.
 """
 
@@ -95,6 +95,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
     files = {"page": "page.html", "broken": "broken.jpg", "list": "list.csv", "features": "features.npz"}
     named |= {name: root / file for name, file in {**files, "config": "small.yaml"}.items()}
     return named | {
+        "trained": runs.photographs() / "abc",
         "here": here,
         "reads": runs.run_of("strings"),
         "sorts": runs.run_of("sort-digits"),
