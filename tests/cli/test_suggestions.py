@@ -7,9 +7,10 @@
     3  train {empty}  =>                                                   a sentence, or a command of another program
     2~ ...                                                                 takes long: in `make soak` alone
 
-`{...}` stands for a place of `put_places`: `run` tells photographs of a, b and c (`trained`) apart, `reads` writes what an
-image shows, `sorts` reads texts. `...` is the help of the verb. Here a suggested training is read and not begun, and an
-explanation ends where maps would be computed; `make soak` goes on to where a network would be made, and computes maps.
+`{...}` stands for a place of `put_places`: `run` tells photographs of a, b and c (`trained`) apart, `reads` writes
+what an image shows, `sorts` reads texts. `...` is the help of the verb. Here a suggested training is read and not
+begun, and an explanation ends where maps would be computed; `make soak` goes on to where a network would be made, and
+computes maps.
 """
 
 import contextlib
