@@ -140,7 +140,7 @@ REFUSED = [  # what is typed, what the problem names, and the command of the hin
     ("train digits --heads 3", "--heads", HELP),
     ("predict --source a.png --model run b.png", "--source", "predict run a.png b.png"),
     ("predict a.png --model run", "--model", "predict run a.png"),
-    ("predict run a.png --threshold 0.9", "--threshold", HELP),
+    ("predict run a.png --iou 0.9", "--iou", HELP),
     ("explain run a --trust", "--trust", "explain run a"),
     ("train digits \u2013epochs 3", "epochs", "train digits --epochs 3"),
     ("explain run a.png --no-open", "explain .* --no-open", HELP),

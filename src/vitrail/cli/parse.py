@@ -326,7 +326,7 @@ def _meant(flag: str, follows: str | None, options: Mapping[str, _Option]) -> tu
     if other in known and known[other].kind is bool:  # what is so without it
         return known[other], bool(known[other].default)
     like = [name for name in known if not known[name].positional and (name[0] == word[:1] or f"-{name}" in word)]
-    near = nearest(word, like, 0.75) or ""
+    near = ("" if word in guesses("absent") else nearest(word, like, 0.75)) or ""
     hidden = next((one.hidden for one in options.values() if one.hidden and one.flag == flag), None) or ""
     table, stem = guesses("options"), word.rstrip("0123456789-")
     glued = [f"{name}={word[len(stem) :]}" for name in (stem, *table.get(stem, "").split()) if "=" not in name]
