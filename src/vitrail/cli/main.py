@@ -245,8 +245,9 @@ def check_inputs(options: Any, words: str | Sequence[str]) -> None:
 
 def check_class(options: Any, argument: str, word: str) -> None:
     """Refuse a class that a model of ours, whose classes its folder states, does not have."""
-    output = stated_by(options.run).get("output")
-    names = output.get("classes") if isinstance(output, dict) and options.class_names is None else None
+    stated = stated_by(options.run).get("output")
+    output = stated if isinstance(stated, dict) and options.class_names is None else {}
+    names = output.get("classes")
     if isinstance(names, list) and word[:1] != "-" and canonical(word) not in (*names, *output.get("ids", ())):
         raise no_such_name(word, names, "classes", argument)
 

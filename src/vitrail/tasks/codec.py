@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.columns import Column, Match
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, no_such_name
 from vitrail.text import canonical, percent
 
 if TYPE_CHECKING:
