@@ -252,7 +252,7 @@ def check_class(options: Any, argument: str, word: str) -> None:
         raise no_such_name(word, names, "classes", argument)
 
 
-def check_place(options: Any, out: Path) -> None:
+def check_written(options: Any, out: Path) -> None:
     """Refuse a file that the verb could not write in the end."""
     pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
     if isinstance(options, args.Predict):
@@ -316,7 +316,7 @@ def refuse_at_once(options: Any) -> None:
         "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),
         **dict.fromkeys(("inputs", "images"), partial(check_inputs, options)),
         **{name: partial(check_class, options, name) for name in ("target", "contrast")},
-        "out": partial(check_place, options),
+        "out": partial(check_written, options),
         "recipe": partial(check_recipe, options),
         "data_root": partial(check_data_root, options),
     }
