@@ -3,6 +3,7 @@
 survey       one pass over all images, kept by file identity: sizes, light, what cannot be read, thumbnails
 copies       images that are there twice: the same file, or the same picture saved again, resized, mirrored
 crops        images that are a part of another one
+groups       recordings, patients, scenes: as the data say, or as names, folders and cameras show
 """
 
 __all__ = ()
