@@ -142,11 +142,11 @@ def speed(count: int) -> None:
         folder.mkdir()
         write_jpegs(folder, count)
         size = sum(file.stat().st_size for file in folder.iterdir()) / count
-        raw = RawDataset(place, {ALL: Samples(FileImages(sorted(folder.iterdir()), folder), {})})
-        for what in ("read", "from the cache"):
+        files = sorted(folder.iterdir())
+        for turns in (1, 1, -(-SEARCHED // count)):
             began = spent()
-            of = survey(raw)
-            print(f"{len(of):,} JPEG files of 256 pixels, {size / 1000:.0f} kB each, {what}: {took(began)}")
+            of = survey(RawDataset(f"{place} {turns}", {ALL: Samples(FileImages(files * turns, folder), {})}))
+            print(f"{len(of):,} JPEG files of 256 pixels, {size / 1000:.0f} kB each: {took(began)}")
     peaks = [resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"peak {peaks[0]:.2f} GB, and {peaks[1]:.2f} GB the largest process beside it (which shares most of that)")
     grey = np.empty((SEARCHED, GREY, GREY), np.uint8)

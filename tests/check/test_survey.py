@@ -112,9 +112,10 @@ def test_only_what_changed_is_read_again(tmp_path: Path, looked_at: list[str]) -
     assert again.rows.tobytes() == first.rows.tobytes()
     looked_at.clear()
     Image.new("L", (50, 50), 200).save(tmp_path / "data" / "b" / "b_001.jpg")
+    os.utime(tmp_path / "data" / "b" / "b_002.jpg", ns=(1, 1))  # of the same size
     (tmp_path / "data" / "a" / "a_000.jpg").unlink()
     changed = survey(read(str(tmp_path / "data")), workers=0)
-    assert sorted(looked_at) == ["b_001.jpg", "bad.jpg"]
+    assert sorted(looked_at) == ["b_001.jpg", "b_002.jpg", "bad.jpg"]
     assert rows_by_name(changed)["b_001.jpg"]["width"] == 50
     before, after = rows_by_name(first)["a_001.jpg"], rows_by_name(changed)["a_001.jpg"]
     assert (before["index"], after["index"]) == (1, 0)

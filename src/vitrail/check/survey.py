@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -346,6 +347,7 @@ class _Worker:
 def _serve(splits: Sequence[Images], pipe: Connection) -> None:
     """What a process does: an answer for each place that it is given."""
     begin_worker(0)
+    warnings.simplefilter("ignore")  # of Pillow's on odd files, which the rows tell
     with suppress(EOFError, OSError):
         while True:
             for split, index in pipe.recv():
