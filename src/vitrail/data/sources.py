@@ -96,6 +96,7 @@ _PLANTED_HELP = (
 )
 _MNIST_M_HELP = "MNIST's digits on photographs"
 _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
+_ARRAYS_HELP = "arrays of numpy such as train_images and train_labels, or X and y; or a folder of .npy files"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
 EXTENSIONS = (
@@ -107,6 +108,7 @@ EXTENSIONS = (
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
+ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
 
 _set = partial(Format, is_set=True)
 _planted = partial(_set, read=_reader("sets.planted"), adapted=Later("vitrail.data.sets.planted:fit_to_model"))
@@ -120,6 +122,7 @@ FORMATS = (
     _set("mnist-m", _MNIST_M_HELP, _reader("sets.mnist_m"), files="mnist", recipe="mnist-m", varies=True),
     _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
     Format("shards", _SHARDS_HELP, _reader("readers.shards"), marks=(SHARDS, PACKING), served=True),
+    Format("arrays", _ARRAYS_HELP, _reader("readers.arrays"), suffixes=(".npz", ".npy"), marks=ARRAYS, columns=True),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),

@@ -26,7 +26,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
+from vitrail.data.columns import BEGIN, END, LABEL, LABELS, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
 from vitrail.nn import grid_of
@@ -370,6 +370,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
         others = " or ".join(f"{task.name}: {task.help}" for task in fitting)
         raise UsageError(problem, Hint({"task": fitting[0].name}, text=others))
+    if not fitting and LABELS in columns:
+        return check_column(data, columns, known["classify"])
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
         has = f"the columns {', '.join(columns)}" if columns else "no labels"
@@ -388,6 +390,9 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
         raise UsageError(problem, "predict or embed, which need no true values")
     if task.column is not None and task.column not in columns:
+        if task.column == LABEL and LABELS in columns:
+            problem = f"{data} has several labels an image, and {task.name} learns {task.help}"
+            raise DataError(problem, "data with one label an image")
         problem = f"{data} has no column {task.column}, which the task {task.name} needs"
         problem += f"; its columns are {', '.join(columns) or 'none'}"
         raise DataError(problem, f"data with a column {task.column}" if columns else UNLABELLED)
