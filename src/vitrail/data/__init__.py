@@ -6,6 +6,7 @@ The way of an image, file by file:
     readers         one file a format: returns a `RawDataset` of splits, each with images (or texts) and columns
     sets            the same for sets that are made: planted, mnist-m, sort-digits, mnist-strings
     images          the images of a split, and how a file is decoded
+    stores          the same where they lie inside other files
     columns         the columns of samples, and what data need to know of a codec
     dataset         divides raw data into splits and matches them to the codec of a model
     preprocessing   from a decoded image to pixels of the size, and to what the network takes

@@ -5,7 +5,7 @@ one, and the decoded image. Labels are columns beside the images, see `columns.p
 
     open_image                from a file to a decoded image
     convert                   from any kind of image to grey or colour, by one written rule
-    ArrayImages, FileImages   the images of a split
+    ArrayImages, FileImages   the images of a split, in memory and in files; inside other files see `stores`
 """
 
 import abc
@@ -462,17 +462,48 @@ class ArrayImages(Images):
         return state.digest()
 
 
+class SizedImages(Images):
+    """Images that are decoded from bytes, of which the sizes are known before they are read."""
+
+    encoded = True
+
+    @abc.abstractmethod
+    def sizes(self) -> list[int]:
+        """The bytes of each."""
+
+    def open(self, index: int) -> Image.Image:
+        """The decoded image; see `open_image`."""
+        return open_image(self.name(index), self.content(index))
+
+    def digest(self) -> bytes:
+        """A hash of the names and sizes of all, and of what is in some of them; see `files_digest`."""
+        checks = self._checks()
+        return files_digest(zip(self.names(), self.sizes(), strict=True), checks.values())
+
+    def marks(self) -> list[str]:
+        """The size of each, and the CRC-32 of those that the hash looks into."""
+        checks = self._checks()
+        sizes = enumerate(self.sizes())
+        return [f"{size}-{checks[index]:08x}" if index in checks else f"{size}" for index, size in sizes]
+
+    def _checks(self) -> dict[int, int]:
+        """The CRC-32 of some by their number; 0 of what is reported where it is needed."""
+        checks = dict.fromkeys(evenly(range(len(self)), LOOKED_INTO), 0)
+        for index in checks:
+            with suppress(DataError):
+                checks[index] = zlib.crc32(self.content(index))
+        return checks
+
+
 @typed
 @final
-class FileImages(Images):
+class FileImages(SizedImages):
     """Images in files, decoded each time they are opened.
 
     Args:
         paths: One file for each image, in a format of `FORMATS`.
         root: The folder that names are relative to; when None a name is the whole path.
     """
-
-    encoded = True
 
     def __init__(self, paths: Sequence[Path], root: Path | None = None) -> None:
         self.paths = list(paths)
@@ -511,30 +542,17 @@ class FileImages(Images):
         with self._reading(index):
             return self.paths[index].read_bytes()
 
+    def sizes(self) -> list[int]:
+        """Of each file; 0 of a link that leads nowhere, which is reported where it is opened."""
+        sizes = list[int]()
+        for index, path in enumerate(self.paths):
+            with self._reading(index):
+                sizes.append(0 if is_broken_link(path) else path.stat().st_size)
+        return sizes
+
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "FileImages":
         """The chosen files."""
         return FileImages([self.paths[int(index)] for index in indices], self.root)
-
-    def digest(self) -> bytes:
-        """A hash of the names and sizes of all files, and of what is in some of them; see `files_digest`."""
-        sizes, checks = self._looked_at()
-        return files_digest(zip(self.names(), sizes, strict=True), checks.values())
-
-    def marks(self) -> list[str]:
-        """The size of each file, and the CRC-32 of those that the hash looks into."""
-        sizes, checks = self._looked_at()
-        return [f"{size}-{checks[index]:08x}" if index in checks else f"{size}" for index, size in enumerate(sizes)]
-
-    def _looked_at(self) -> tuple[list[int], dict[int, int]]:
-        """The size of each file, and the CRC-32 of some by their number; 0 of what is reported where it is needed."""
-        sizes, checks = list[int](), dict.fromkeys(evenly(range(len(self)), LOOKED_INTO), 0)
-        for index, path in enumerate(self.paths):
-            with self._reading(index):
-                sizes.append(0 if is_broken_link(path) else path.stat().st_size)  # it is reported where it is opened
-        for index in checks:
-            with suppress(DataError):
-                checks[index] = zlib.crc32(self.content(index))
-        return sizes, checks
 
     @contextmanager
     def _reading(self, index: int) -> Iterator[None]:

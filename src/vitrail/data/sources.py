@@ -12,10 +12,12 @@ there is nothing, the error names the nearest name or path that is there.
 """
 
 import mimetypes
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +45,8 @@ class Format:
         is_set: Whether it is a set that is known by name.
         options: Whether more may stand behind its name and a colon.
         suffixes: Of a file that it reads, in small letters.
-        marks: A folder that holds one of these files is of this format; "." is in every folder.
+        marks: A folder that holds one of these files is of this format; "." is in every folder, `*.x` is any file
+            that ends so, and `*/*.x` one in a folder in it.
         served: Whether it may lie behind an http(s) address.
         columns: Whether it has columns that a person may name: its reader takes a `Layout` as well.
         sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
@@ -82,8 +85,25 @@ class Format:
         if is_address(what):
             return self.served and not str(mimetypes.guess_type(what)[0]).startswith("image/")
         if path.is_dir():
-            return any((path / mark).exists() for mark in self.marks)
+            return any(_has(path, mark) for mark in self.marks)
         return path.suffix.lower() in self.suffixes and path.is_file()
+
+
+def _has(folder: Path, mark: str) -> bool:
+    """Whether a folder has a file that is called so; of each folder in it a few are enough to know what lies there."""
+    inner, star, ending = mark.rpartition("*")
+    if not star:
+        return (folder / mark).exists()
+    try:
+        if not inner:
+            return any(name.endswith(ending) for name in os.listdir(folder))
+        for each in (entry for entry in folder.iterdir() if entry.is_dir()):
+            with os.scandir(each) as entries:
+                if any(entry.name.endswith(ending) for entry in islice(entries, FEW)):
+                    return True
+    except OSError:  # whoever reads it says so
+        pass
+    return False
 
 
 def _reader(module: str) -> Reader:
@@ -97,6 +117,8 @@ _PLANTED_HELP = (
 _MNIST_M_HELP = "MNIST's digits on photographs"
 _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
 _ARRAYS_HELP = "arrays of numpy such as train_images and train_labels, or X and y; or a folder of .npy files"
+_METADATA_HELP = "a folder of images with metadata.csv or metadata.jsonl, whose column file_name names them"
+_HUB_HELP = "a table of images, as one file or a folder of files"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
 EXTENSIONS = (
@@ -106,9 +128,14 @@ EXTENSIONS = (
 """The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
 
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
+METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or in the folder of a split
+FEW = 100  # files of a folder by which it is known what lies there
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
+
+_BESIDE = tuple(f"{at}{name}" for at in ("", "train/", "validation/", "val/", "test/") for name in METADATA)
+_TABLES = ("*.parquet", "*/*.parquet")
 
 _set = partial(Format, is_set=True)
 _planted = partial(_set, read=_reader("sets.planted"), adapted=Later("vitrail.data.sets.planted:fit_to_model"))
@@ -123,6 +150,8 @@ FORMATS = (
     _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
     Format("shards", _SHARDS_HELP, _reader("readers.shards"), marks=(SHARDS, PACKING), served=True),
     Format("arrays", _ARRAYS_HELP, _reader("readers.arrays"), suffixes=(".npz", ".npy"), marks=ARRAYS, columns=True),
+    Format("metadata", _METADATA_HELP, _reader("readers.metadata"), marks=_BESIDE, columns=True),
+    Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),

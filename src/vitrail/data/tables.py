@@ -30,9 +30,11 @@ from vitrail.data.columns import (
     Labels,
     LabelSets,
     Lazy,
+    Samples,
     Texts,
     split_of,
 )
+from vitrail.data.images import Images
 from vitrail.data.layout import Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
@@ -292,6 +294,25 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
 
     every = [label] * bool(roles.labels) + [GROUP] * bool(roles.group) + [*back]
     return Lazy(every, make)
+
+
+def divided(
+    inputs: Images | Texts, table: Listing, roles: Roles, split_of: Sequence[str], without: Sequence[str] = ()
+) -> dict[str, Samples]:
+    """The samples of each split, with their columns.
+
+    Args:
+        inputs: Of each row.
+        table: The rows.
+        roles: Which columns are what.
+        split_of: Of each row.
+        without: Columns that are none of samples.
+    """
+    splits = dict[str, Samples]()
+    for name in (*SPLITS, ALL):
+        if rows := [row for row, split in enumerate(split_of) if split == name]:
+            splits[name] = Samples(inputs.select(np.array(rows)), columns_of(table, roles, rows, without))
+    return splits
 
 
 def _has_several(table: Listing, name: str) -> bool:

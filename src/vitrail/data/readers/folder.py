@@ -5,13 +5,14 @@ class folders lie there at once. Inside a class folder images may lie at any dep
 its images have no labels; beside splits that have them such a split is left aside. Whatever is left aside is noted.
 """
 
-import os
 from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
 
 from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
-from vitrail.data.images import FileImages, is_broken_link
+from vitrail.data.images import is_broken_link
 from vitrail.data.sources import EXTENSIONS
+from vitrail.data.stores import Tree
 from vitrail.errors import DataError, counted, some_of
 
 HIDDEN = "Ignored hidden and system folders"
@@ -28,8 +29,8 @@ NOTED = HIDDEN, EMPTY, SPLIT, BESIDE, UNLABELLED, LINKS
 class _Walk:
     """A walk through a tree of folders, and what it passed over: folders, images, and the endings of other files."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.loose, self.other = root, 0, Counter[str]()
+    def __init__(self, tree: Tree) -> None:
+        self.tree, self.loose, self.other = tree, 0, Counter[str]()
         self.passed: dict[str, list[Path]] = {kind: [] for kind in NOTED}
 
     def listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
@@ -38,32 +39,31 @@ class _Walk:
         A link that leads nowhere and is named as an image is one: whoever opens it reports it as unreadable.
         """
         folders, images = [], []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                path = Path(entry.path)
-                broken = is_broken_link(path) if entry.is_symlink() else False
-                image = entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".")
-                if not broken and entry.is_dir():
-                    hidden = entry.name.startswith((".", "__MACOSX", "@eaDir"))
-                    (self.passed[HIDDEN] if hidden else folders).append(path)
-                elif image and (broken or entry.is_file()):
-                    images.append(path)
-                elif not entry.name.startswith("."):
-                    self.other[path.suffix.lower()] += 1
+        for entry in self.tree.entries(folder):
+            path = Path(entry.path)
+            broken = is_broken_link(path) if entry.is_symlink() else False
+            image = entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".")
+            if not broken and entry.is_dir():
+                hidden = entry.name.startswith((".", "__MACOSX", "@eaDir"))
+                (self.passed[HIDDEN] if hidden else folders).append(path)
+            elif image and (broken or entry.is_file()):
+                images.append(path)
+            elif not entry.name.startswith("."):
+                self.other[path.suffix.lower()] += 1
         return sorted(folders), sorted(images)
 
-    def below(self, folder: Path, seen: set[tuple[int, int]]) -> list[Path]:
+    def below(self, folder: Path, seen: set[Hashable]) -> list[Path]:
         """All images at any depth, sorted; no folder is entered twice, so that links cannot make a circle."""
         files, waiting = [], [folder]
-        seen.add(_identity(folder))
+        seen.add(self.tree.identity(folder))
         while waiting:
             folders, images = self.listed(waiting.pop())
             files += images
             for path in folders:
-                if _identity(path) in seen:
+                if self.tree.identity(path) in seen:
                     self.passed[LINKS].append(path)
                 else:
-                    seen.add(_identity(path))
+                    seen.add(self.tree.identity(path))
                     waiting.append(path)
         return sorted(files)
 
@@ -71,7 +71,7 @@ class _Walk:
         """One sentence for each kind of thing that was left aside."""
         self.passed[HIDDEN].sort()
         notes = [
-            f"{what}: {some_of([path.relative_to(self.root).as_posix() for path in paths])}."
+            f"{what}: {some_of([path.relative_to(self.tree.root).as_posix() for path in paths])}."
             for what, paths in self.passed.items()
             if paths
         ]
@@ -97,28 +97,36 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
     Raises:
         DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
-    root = Path(what).expanduser().resolve()
-    walk = _Walk(root)
+    return read_tree(Tree(Path(what).expanduser().resolve()))
+
+
+def read_tree(tree: Tree) -> RawDataset:
+    """The same of the files below a root, wherever they lie; errors are those of `read_folder`."""
+    walk = _Walk(tree)
     try:
-        splits = _read_splits(root, walk)
+        splits = _read_splits(tree.root, walk)
     except OSError as error:
-        raise _unreadable(root, error) from error
+        raise _unreadable(tree.root, error) from error
     if not splits:
         if shards := walk.other[".tar"]:
-            problem = f"{root} has {counted(shards, 'shard')} but no index shards.json"
+            problem = f"{tree.root} has {counted(shards, 'shard')} but no index shards.json"
             raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
-        problem = " ".join([f"{root} contains no image.", *walk.notes()])
+        problem = " ".join([f"{tree.root} contains no image.", *walk.notes()])
         raise DataError(problem, f"one folder per class with {', '.join(EXTENSIONS)} files")
-    return RawDataset(str(root), splits, walk.notes())
+    return RawDataset(str(tree.root), splits, walk.notes())
 
 
-def image_files(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
+def image_files(folder: Path, tree: Tree | None = None) -> tuple[list[Path], tuple[str, ...]]:
     """Every image file in a folder and below it, sorted by path, and a sentence on each kind of what was left aside.
+
+    Args:
+        folder: On disk, or in a tree.
+        tree: What it is a folder of, where that lies elsewhere or notes are to be relative to its root.
 
     Raises:
         DataError: The folder, or one in it, is missing or cannot be read.
     """
-    walk = _Walk(folder)
+    walk = _Walk(tree or Tree(folder))
     try:
         return walk.below(folder, set()), walk.notes()
     except OSError as error:
@@ -131,13 +139,13 @@ def _unreadable(folder: Path, error: OSError) -> DataError:
 
 def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     folders, loose = walk.listed(root)
-    named = _named_splits(root, folders)
+    named = _named_splits(walk.tree, folders)
     walk.passed[BESIDE] += [path for path in folders if named and path not in named.values()]
     places = {ALL: (root, folders, loose)}
     if named:
         walk.loose += len(loose)
         walk.passed[SPLIT] += [path for path in named.values() if split_of(path.name) is None]
-        whole = {split: _unwrap(path) for split, path in named.items()}
+        whole = {split: _unwrap(walk.tree, path) for split, path in named.items()}
         places = {split: (whole[split], *walk.listed(whole[split])) for split in SPLITS if split in named}
     labelled, splits = any(classes for _, classes, _ in places.values()), dict[str, Samples]()
     for split, (folder, classes, files) in places.items():
@@ -145,7 +153,7 @@ def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
             walk.passed[UNLABELLED].append(folder)
             continue
         walk.loose += len(files) if labelled else 0
-        samples = _read_classes(folder, classes, walk) if labelled else Samples(FileImages(files, root), {})
+        samples = _read_classes(folder, classes, walk) if labelled else Samples(walk.tree.images(files), {})
         if samples is not None and len(samples):
             splits[split] = samples
         elif not classes and folder != root:
@@ -153,48 +161,48 @@ def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     return splits
 
 
-def _named_splits(root: Path, folders: list[Path]) -> dict[str, Path]:
+def _named_splits(tree: Tree, folders: list[Path]) -> dict[str, Path]:
     """The folders that are splits by their names; none where they are classes, whatever they are called.
 
     Raises:
         DataError: Two folders have the name of one split; or they may be splits as well as classes.
     """
     plain = [(split, path) for path in folders if (split := split_of(path.name))]
-    if len(plain) < len(folders) and not any(split == TRAIN and _classes_in(path) for split, path in plain):
+    if len(plain) < len(folders) and not any(split == TRAIN and _classes_in(tree, path) for split, path in plain):
         likely = [(split, path) for path in folders if (split := split_of(path.name, among=True))]
-        learnt = {name for split, path in likely if split == TRAIN for name in _classes_in(path)}
-        alike = [path for path in folders if learnt & _classes_in(path)] if learnt else []
+        learnt = {name for split, path in likely if split == TRAIN for name in _classes_in(tree, path)}
+        alike = [path for path in folders if learnt & _classes_in(tree, path)] if learnt else []
         if len(alike) > 1 and not {*alike} <= {path for _, path in likely}:
             names = some_of([path.name for path in alike], 3)
-            problem = f"{root}: {names} hold folders of the same names ({some_of(sorted(learnt), 3)})"
+            problem = f"{tree.root}: {names} hold folders of the same names ({some_of(sorted(learnt), 3)})"
             raise DataError(f"{problem}, so they may be splits or classes", AS_MEANT)
         plain = likely if len(alike) > 1 else []  # else class folders that only happen to be called so
-        inner = [{*map(split_of, _classes_in(path))} for path in folders[:3]]
+        inner = [{*map(split_of, _classes_in(tree, path))} for path in folders[:3]]
         if not plain and all(TRAIN in splits and None not in splits for splits in inner) and inner:
-            raise DataError(f"{root}: the splits lie inside its class folders ({folders[0].name}/train)", AS_MEANT)
+            raise DataError(f"{tree.root}: the splits lie inside its class folders ({folders[0].name}/train)", AS_MEANT)
     named = dict(reversed(plain))
     for split, path in plain:
         if named[split] != path:
             two = f"{named[split].name}, {path.name}"
-            raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
+            raise DataError(f"{tree.root} has two folders for one split: {two}", "keep one of them")
     return named
 
 
-def _unwrap(folder: Path) -> Path:
+def _unwrap(tree: Tree, folder: Path) -> Path:
     """The folder of a split inside of another of the same split, as archives unpack it (`train/train`)."""
-    folders, images = _Walk(folder).listed(folder)
+    folders, images = _Walk(tree).listed(folder)
     inner = folders[0] if len(folders) == 1 and not images else folder
     return inner if split_of(inner.name, among=True) == split_of(folder.name, among=True) is not None else folder
 
 
-def _classes_in(folder: Path) -> set[str]:
+def _classes_in(tree: Tree, folder: Path) -> set[str]:
     """The names of the class folders of a split."""
-    return {path.name for path in _Walk(folder).listed(_unwrap(folder))[0]}
+    return {path.name for path in _Walk(tree).listed(_unwrap(tree, folder))[0]}
 
 
 def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | None:
     """Read all images below the class folders; None when there is none."""
-    seen = {_identity(path) for path in (walk.root, folder, *classes)}
+    seen = {walk.tree.identity(path) for path in (walk.tree.root, folder, *classes)}
     paths, labels = list[Path](), list[str]()
     for path in classes:
         files = walk.below(path, seen)
@@ -202,9 +210,4 @@ def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | N
             walk.passed[EMPTY].append(path)
         paths += files
         labels += [path.name] * len(files)
-    return Samples(FileImages(paths, walk.root), {LABEL: Labels.of(labels)}) if paths else None
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+    return Samples(walk.tree.images(paths), {LABEL: Labels.of(labels)}) if paths else None

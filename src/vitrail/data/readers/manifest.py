@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.columns import ALL, SPLITS, TEXT, RawDataset, Samples, Texts
-from vitrail.data.images import ArrayImages, FileImages, Images
+from vitrail.data.columns import TEXT, RawDataset, Texts
+from vitrail.data.images import ArrayImages, Images
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
-from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, columns_of, find_roles, splits_in
+from vitrail.data.stores import Tree
+from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, divided, find_roles, splits_in
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
@@ -56,7 +57,12 @@ def read_manifest(what: str, data_root: Path | None = None, layout: Layout = AS_
         DataError: No column has images, a value is empty or not understood, or a file is missing.
     """
     path = Path(what).expanduser()
-    text, notes = _decoded(path)
+    return read_list(path, Tree(path.parent), layout)
+
+
+def read_list(path: Path, tree: Tree, layout: Layout = AS_FOUND) -> RawDataset:
+    """The same of a list and images in one tree; errors are those of `read_manifest`."""
+    text, notes = _decoded(path, tree)
     suffix, (first, second) = path.suffix.lower(), [*text.lstrip("\n").split("\n", 2), "", ""][:2]
     header = {name.strip(' "').lower() for name in re.split(r"[\t,;]", first)}
     named = layout.columns or PATH in header or (header & {*PATHS} and header & _OURS)
@@ -70,28 +76,24 @@ def read_manifest(what: str, data_root: Path | None = None, layout: Layout = AS_
         wanted = "pairs" if suffix == ".tsv" and not named else "images"
         hint = "one pair per line: source<TAB>target" if wanted == "pairs" else "one line per image: path,label"
         raise DataError(f"{path} lists no {wanted}", hint)
-    inputs, more = _inputs_of(table, roles, path)
+    inputs, more = _inputs_of(table, roles, path, tree)
     split_of, note = splits_in(table, roles)
     notes += [*filter(None, (roles.sentence() if roles.path != SOURCE else "", note)), *more]
     of = Counter(one for one, _ in {*zip(inputs.names(), split_of, strict=True)})
     if shared := sum(count > 1 for count in of.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if roles.path == SOURCE else 'file')}.")
-    splits = dict[str, Samples]()
-    for name in (*SPLITS, ALL):
-        if numbers := [number for number, split in enumerate(split_of) if split == name]:
-            mine = columns_of(table, roles, numbers, _pixels_in(table))
-            splits[name] = Samples(inputs.select(np.array(numbers, np.int64)), mine)
+    splits = divided(inputs, table, roles, split_of, _pixels_in(table))
     return RawDataset(str(path.resolve()), splits, tuple(notes))
 
 
-def _decoded(path: Path) -> tuple[str, list[str]]:
+def _decoded(path: Path, tree: Tree) -> tuple[str, list[str]]:
     """The text of a file, and a sentence where it is no UTF-8.
 
     Raises:
         DataError: It cannot be read, or is no text.
     """
     with raised_as(DataError, f"{path} cannot be read", "check its permissions", OSError):
-        content = path.read_bytes()
+        content = tree.content(path)
     for start, coding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"), (b"", "latin-1")):
         if content.startswith(start) and not (coding == "latin-1" and b"\0" in content):
             try:
@@ -102,7 +104,7 @@ def _decoded(path: Path) -> tuple[str, list[str]]:
     raise DataError(f"{path} cannot be read as UTF-8 text", "save it as UTF-8")
 
 
-def _inputs_of(table: Listing, roles: Roles, path: Path) -> tuple[Images | Texts, list[str]]:
+def _inputs_of(table: Listing, roles: Roles, path: Path, tree: Tree) -> tuple[Images | Texts, list[str]]:
     """The images (or texts) of the rows, and what is unusual about them.
 
     Raises:
@@ -113,14 +115,14 @@ def _inputs_of(table: Listing, roles: Roles, path: Path) -> tuple[Images | Texts
     values = table.texts(roles.path, role=PATH if roles.path != SOURCE else SOURCE)
     if roles.path == SOURCE:
         return Texts(tuple(map(canonical, values))), []
-    files = _files_of(values, path.parent, table)
+    files = files_of(values, path.parent, table, tree)
     repeated = sum(count > 1 for count in Counter(files).values())
     notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
-    return FileImages([Path(file) for file in files], path.parent), notes
+    return tree.images([Path(file) for file in files]), notes
 
 
-def _files_of(values: Sequence[str], folder: Path, table: Listing) -> list[str]:
-    """The file of each cell.
+def files_of(values: Sequence[str], folder: Path, table: Listing, tree: Tree) -> list[str]:
+    """The file of each cell, which is relative to a folder of a tree.
 
     Raises:
         DataError: Files are missing, or two have the stem that is wanted.
@@ -132,7 +134,7 @@ def _files_of(values: Sequence[str], folder: Path, table: Listing) -> list[str]:
         above, name = os.path.split(file)
         if above not in known:
             try:
-                known[above] = {entry.name for entry in os.scandir(above) if not entry.is_dir()}
+                known[above] = {entry.name for entry in tree.entries(above) if not entry.is_dir()}
             except OSError:
                 known[above] = set()
         return name in known[above]
@@ -146,7 +148,7 @@ def _files_of(values: Sequence[str], folder: Path, table: Listing) -> list[str]:
         from vitrail.data.readers.folder import image_files  # of ids alone
 
         stems = dict[str, list[Path]]()
-        for each in image_files(folder)[0]:
+        for each in image_files(folder, tree)[0]:
             stems.setdefault(each.stem, []).append(each)
         for row in missing:
             likely = stems.get(values[row], ())

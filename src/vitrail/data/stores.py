@@ -1,0 +1,161 @@
+"""Where files lie that readers sort: in folders on disk, or inside other files.
+
+    Tree             the files below a folder; an archive gives the same of its members (`readers.archive`)
+    EncodedImages    images at places in other files: members of archives, or what was unpacked of a table
+    remembered       what was found out about a file once, in the user's cache
+
+An image inside another file has the name, the bytes and the hash that it would have as a file of its own, so that a
+folder and an archive of it are the same data. Nothing is unpacked beside the data.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, final
+
+import numpy as np
+import torch
+from filelock import FileLock
+from jaxtyping import Int64
+from numpy.typing import NDArray
+
+from vitrail.data.columns import split_of
+from vitrail.data.images import FileImages, Images, SizedImages
+from vitrail.data.shard_files import Words, bytes_at
+from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
+from vitrail.errors import DataError, RunError
+from vitrail.io import user_cache, write_file
+
+PLACE = ("file", "offset", "taken", "size", "deflated")  # of an image: see `EncodedImages`
+
+
+class Tree:
+    """The files below a folder on disk.
+
+    Args:
+        root: The folder; names of images are relative to it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def entries(self, folder: str | Path) -> list[Any]:
+        """What lies in a folder, as `os.scandir` has it.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+        """
+        with os.scandir(folder) as entries:
+            return list(entries)
+
+    def identity(self, folder: Path) -> Hashable:
+        """The same for all names of one folder."""
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+
+    def content(self, file: Path) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return file.read_bytes()
+
+    def images(self, files: Sequence[Path]) -> Images:
+        """Some of its files as images."""
+        return FileImages(files, self.root)
+
+
+@final
+class EncodedImages(SizedImages):
+    """Images at places in other files, which are opened anew for each: nothing is shared by threads and processes.
+
+    Args:
+        files: That hold them.
+        places: (n, 5) of each image: the number of its file, the first byte there, how many it takes, how many it has,
+            and 1 where it is deflated.
+        names: Of the images.
+    """
+
+    def __init__(self, files: Sequence[Path], places: Int64[np.ndarray, "n 5"], names: Words) -> None:
+        self.files, self.places, self._names = tuple(files), places, names
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.places)
+
+    def name(self, index: int) -> str:
+        """The name within the data, with forward slashes."""
+        return self._names[index]
+
+    def sizes(self) -> list[int]:
+        """Of each image."""
+        return self.places[:, PLACE.index("size")].tolist()
+
+    def content(self, index: int) -> bytes:
+        """Its bytes; of all images of a file that has gone a RunError says so."""
+        file, offset, taken, size, deflated = self.places[index].tolist()
+        path = self.files[file]
+        try:
+            content = bytes_at(path, offset, taken)
+        except OSError as error:
+            hint = shlex.join(["ls", "-l", str(path)])
+            raise RunError(f"{path} cannot be read ({error.strerror})", hint) from error
+        if not deflated:
+            return content
+        try:
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
+        except zlib.error:
+            content = b""
+        if len(content) != size:
+            raise DataError(f"{self.name(index)}: damaged in {path.name}", "make or download that archive again")
+        return content
+
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "EncodedImages":
+        """The chosen images."""
+        ids = np.fromiter(indices, np.int64)
+        return EncodedImages(self.files, self.places[ids], self._names.select(ids))
+
+
+def remembered(
+    source: Path, kind: str, make: Callable[[Path, Path], Mapping[str, NDArray[Any]]]
+) -> tuple[dict[str, NDArray[Any]], Path]:
+    """What was found out about a file, from the user's cache; made where the file has changed or is new.
+
+    Args:
+        source: The file.
+        kind: What is found out.
+        make: From the file, and another for bytes that it may write, to arrays.
+
+    Returns:
+        The arrays, and the other file. One process makes both, and the others wait.
+
+    Raises:
+        OSError: It cannot be written; names it.
+    """
+    status, folder = source.stat(), user_cache() / "opened"
+    place, state = (
+        hashlib.blake2b(repr(each).encode(), digest_size=12).hexdigest()
+        for each in ((str(source), kind), (status.st_size, status.st_mtime_ns, status.st_ino))
+    )
+    kept = folder / f"{place}-{state}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{place}.lock"):
+        if not kept.is_file():
+            for former in folder.glob(f"{place}-*"):
+                former.unlink()
+            arrays = make(source, kept.with_suffix(".bytes"))
+            tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+            write_file(kept, tensors_to_bytes(tensors))
+    found = read_tensors(kept, shlex.join(["rm", str(kept)]))
+    return {name: tensor.numpy() for name, tensor in found.items()}, kept.with_suffix(".bytes")
+
+
+def split_of_file(file: PurePath) -> str | None:
+    """The split in the name of a file as hubs have it, such as `train-00000-of-00002`; else in those of its folders."""
+    stem = re.sub(r"-of-\d+$", "", file.stem)
+    return next((split for part in (stem, *reversed(file.parent.parts)) if (split := split_of(part, among=True))), None)

@@ -1,0 +1,420 @@
+"""Every reader gives the same samples of the same photographs: names of classes, pixels, hashes, splits; to every verb.
+
+A reader has rows in `LAYOUTS`, each with what lays out the photographs, and in `BAD`, with what is not to be read.
+"""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import vitrail
+from tests.cli.command import call
+from tests.errors import must_raise
+from tests.photographs import make_photographs
+from tests.shared_runs import once, stored
+from tests.training.tiny import options
+from vitrail.data.columns import LABEL, LABELS, LabelSets, Samples
+from vitrail.data.layout import Layout
+from vitrail.data.sources import read, read_images
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.io import user_cache
+
+CLASSES = ("ant", "bee", "cow")
+
+
+def photographs() -> Path:
+    """24 photographs in class folders: 15 to learn from, 3 for validation, 6 to test on, no two of one name."""
+
+    def make(folder: Path) -> None:
+        for number, (split, count) in enumerate((("train", 5), ("val", 1), ("test", 2))):
+            for file in make_photographs(folder / "photos" / split, CLASSES, count, number):
+                file.rename(file.with_stem(f"{split}_{file.stem}"))
+
+    return once("photographs-of-readers", make) / "photos"
+
+
+class Photo(NamedTuple):
+    """What a layout is made of."""
+
+    name: str  # with folders, such as train/ant/train_ant_000.jpg
+    split: str
+    label: str
+    content: bytes
+
+
+def photos() -> list[Photo]:
+    found = []
+    for file in sorted(photographs().rglob("*.*")):
+        name = file.relative_to(photographs()).as_posix()
+        found.append(Photo(name, name.split("/")[0], file.parent.name, file.read_bytes()))
+    return found
+
+
+# ---- layouts: each writes the photographs into a folder, and returns what a person names
+
+
+def as_parquet(rows: list[Photo], file: Path, image: str = "struct", label: str = "class") -> Path:
+    """A table as the library `datasets` writes it: the schema names the classes of its numbers."""
+    inside = [{"bytes": row.content, "path": row.name} for row in rows]
+    columns: dict[str, Any] = {
+        "struct": pa.array(inside, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        "bytes": pa.array([row.content for row in rows], pa.large_binary()),
+        "paths": pa.array([row.name for row in rows]),
+    }
+    one = {"names": list(CLASSES), "_type": "ClassLabel"}
+    numbers = [CLASSES.index(row.label) for row in rows]
+    labels: dict[str, tuple[Any, Any]] = {
+        "class": (pa.array(numbers, pa.int64()), one),
+        "text": (pa.array([row.label for row in rows]), {"dtype": "string", "_type": "Value"}),
+        "list": (pa.array([[number] for number in numbers]), {"feature": one, "_type": "Sequence"}),
+        "hidden": (pa.array([-1] * len(rows), pa.int64()), one),
+    }
+    features = {"image": {"_type": "Image"}, "label": labels[label][1]}
+    table = pa.table({"image": columns[image], "label": labels[label][0]})
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.replace_schema_metadata(about), file, row_group_size=4)
+    return file
+
+
+def in_split(split: str) -> list[Photo]:
+    return [row for row in photos() if row.split == split]
+
+
+def hub_in_parts(root: Path) -> Path:
+    """A repository of a hub: the training images in two files."""
+    learnt = in_split("train")
+    as_parquet(learnt[:7], root / "data" / "train-00000-of-00002.parquet")
+    as_parquet(learnt[7:], root / "data" / "train-00001-of-00002.parquet")
+    as_parquet(in_split("val"), root / "data" / "validation-00000-of-00001.parquet")
+    as_parquet(in_split("test"), root / "data" / "test-00000-of-00001.parquet")
+    return root
+
+
+def hub_of_folders(root: Path, image: str = "struct", label: str = "class") -> Path:
+    """A file in a folder for each split, as a hub converts what it is given."""
+    for split in ("train", "val", "test"):
+        as_parquet(in_split(split), root / split / "0000.parquet", image, label)
+    return root
+
+
+def hub_in_one(root: Path) -> Path:
+    """One file, whose column says what is in which split."""
+    file = as_parquet(photos(), root / "photos.parquet", label="text")
+    split = pa.array([row.split for row in photos()])
+    pq.write_table(pq.read_table(file).append_column("split", split), file)
+    return file
+
+
+def hub_of_paths(root: Path) -> Path:
+    """A table beside the files."""
+    shutil.copytree(photographs(), root, dirs_exist_ok=True)
+    file = as_parquet(photos(), root / "photos.parquet", "paths")
+    split = pa.array([row.split for row in photos()])
+    pq.write_table(pq.read_table(file).append_column("split", split), file)
+    return file
+
+
+def flat(root: Path, by_split: bool) -> Path:
+    """All files side by side, in the folder of their split or in one."""
+    for row in photos():
+        file = root / (row.split if by_split else ".") / Path(row.name).name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(row.content)
+    return root
+
+
+def metadata_csv(root: Path) -> Path:
+    lines = [f"{Path(row.name).name},{row.label},{row.split}" for row in photos()]
+    (flat(root, by_split=False) / "metadata.csv").write_text("\n".join(["file_name,species,split", *lines]))
+    return root
+
+
+def metadata_in_splits(root: Path) -> Path:
+    for split in ("train", "val", "test"):
+        lines = [json.dumps({"file_name": Path(row.name).name, "label": row.label}) for row in in_split(split)]
+        (flat(root, by_split=True) / split / "metadata.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def metadata_and_classes(root: Path) -> Path:
+    """Class folders, and metadata that name the same classes."""
+    shutil.copytree(photographs(), root, dirs_exist_ok=True)
+    lines = [f"{row.name},{row.label}" for row in photos()]
+    (root / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+    return root
+
+
+def metadata_without_label(root: Path) -> Path:
+    """Class folders, and metadata that only say who took the photographs."""
+    shutil.copytree(photographs(), root, dirs_exist_ok=True)
+    lines = [f"{row.name},{number % 5}" for number, row in enumerate(photos())]
+    (root / "metadata.csv").write_text("\n".join(["file_name,patient", *lines]))
+    return root
+
+
+def listed(root: Path) -> Path:
+    lines = [f"{Path(row.name).name},{row.label},{row.split}" for row in photos()]
+    (flat(root, by_split=False) / "labels.csv").write_text("\n".join(["path,label,split", *lines]))
+    return root / "labels.csv"
+
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "list": listed,
+    "hub in parts": hub_in_parts,
+    "hub of folders": hub_of_folders,
+    "hub of bytes": lambda root: hub_of_folders(root, image="bytes"),
+    "hub in one": hub_in_one,
+    "hub of paths": hub_of_paths,
+    "metadata.csv": metadata_csv,
+    "metadata in splits": metadata_in_splits,
+    "metadata and classes": metadata_and_classes,
+    "metadata without label": metadata_without_label,
+}
+TRAINED = ("hub in parts", "metadata in splits")  # one of each way of reading
+
+
+def laid_out(layout: str) -> str:
+    """The data in this layout, made once."""
+    made = once(f"readers-{layout}", lambda folder: (folder / "what").write_text(str(LAYOUTS[layout](folder / "here"))))
+    return (made / "what").read_text()
+
+
+def known(samples: Samples) -> list[tuple[bytes, str]]:
+    """Hash and class of each image, whatever it is called and in whatever order."""
+    labels = samples.labels
+    assert labels is not None
+    return sorted((samples.images.content_hash(row), label) for row, label in enumerate(labels))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_photographs_in_every_layout(layout: str) -> None:
+    folder, found = read(str(photographs())), read(laid_out(layout))
+    assert found.splits.keys() == folder.splits.keys()
+    for split, samples in found.splits.items():
+        same = folder.splits[split]
+        assert known(samples) == known(same)
+        assert samples.column(LABEL).counts() == same.column(LABEL).counts()
+        there = {each.content_hash(row): each.open(row) for each in [same.images] for row in range(len(same))}
+        again = pickle.loads(pickle.dumps(samples.images))  # as worker processes get them
+        for row in range(len(samples)):
+            image, content_hash = again.read(row)
+            assert content_hash == samples.images.content_hash(row)
+            assert np.array_equal(np.asarray(image), np.asarray(there[content_hash]))
+        names = samples.images.names()
+        assert len({*names}) == len(names)
+        assert not any(name.startswith("/") or str(Path(found.root).parent) in name for name in names)
+        picked = samples.images.select(np.arange(len(samples))[::-2])
+        assert picked.names() == names[::-2]
+        assert picked.content_hash(0) == samples.images.content_hash(len(samples) - 1)
+
+
+@pytest.mark.parametrize("layout", TRAINED)
+def test_every_verb_takes_it(layout: str, tmp_path: Path) -> None:
+    """Trained on a layout, and evaluated, asked and explained on it; a folder gives the figures that it gave."""
+    data, run = laid_out(layout), tmp_path / "run"
+    vitrail.train(data, run, options("photos", workers=0))
+    evaluated = call("evaluate", run, data, "--json", "--threads", 1)
+    assert evaluated.code == 0, evaluated.err
+    assert json.loads(evaluated.out)["loss"] == pytest.approx(stored(run)["loss"])
+    folder = call("evaluate", run, photographs(), "--json", "--threads", 1)
+    assert json.loads(folder.out)["loss"] == pytest.approx(stored(run)["loss"], rel=1e-5)
+    answers = json.loads(call("predict", run, data, "--json", "--threads", 1).out)
+    assert len(answers) == len(photos())
+    explained = call("explain", run, data, "--no-trust", "--json", "--threads", 1, "--out", tmp_path / "page.html")
+    assert explained.code == 0, explained.err
+    assert len(json.loads(explained.out)["images"]) == len(in_split("test"))
+
+
+def test_a_moved_copy_is_known_for_what_it_is() -> None:
+    """Where names are kept, a table has the digest of the folder: also its sizes and what some images hold."""
+    folder, found = read(str(photographs())), read(laid_out("hub of folders"))
+    assert [each.images.digest() for each in found.splits.values()] == [
+        each.images.digest() for each in folder.splits.values()
+    ]
+    assert found.splits["train"].images.marks() == folder.splits["train"].images.marks()
+    assert found.classes == CLASSES
+
+
+# ---- tables of hubs
+
+
+def unpacked() -> list[str]:
+    """The files of the user's cache that hold what was unpacked."""
+    return sorted(file.name for file in (user_cache() / "opened").glob("*.bytes"))
+
+
+def test_a_table_is_unpacked_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    file = as_parquet(in_split("train"), tmp_path / "photos.parquet")
+    before = unpacked()
+    first = read(str(file))
+    (made,) = {*unpacked()} - {*before}
+    stamp = (user_cache() / "opened" / made).stat().st_mtime_ns
+    assert read(str(file)).digest() == first.digest()
+    assert (user_cache() / "opened" / made).stat().st_mtime_ns == stamp
+    as_parquet(in_split("test"), file)
+    assert read(str(file)).count == len(in_split("test"))
+    assert len({*unpacked()} - {*before}) == 1
+    assert made not in unpacked()
+
+
+def test_what_a_table_says_of_its_labels(tmp_path: Path) -> None:
+    """Lists of labels are several labels; a split whose labels are hidden is left aside and named."""
+    lists = read(str(hub_of_folders(tmp_path / "lists", label="list"))).splits["train"].column(LABELS)
+    assert isinstance(lists, LabelSets)
+    assert lists.counts() == dict.fromkeys(CLASSES, 5)
+    hidden = hub_of_folders(tmp_path / "hidden")
+    as_parquet(in_split("test"), hidden / "test" / "0000.parquet", label="hidden")
+    found = read(str(hidden))
+    assert [*found.splits] == ["train", "validation"]
+    assert any("test" in note for note in found.notes)
+
+
+def test_images_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Paths of another machine keep their last part; where that is the same for two, file and row are the name."""
+    rows = [row._replace(name=f"/home/someone/{row.label}/1.jpg") for row in in_split("val")]
+    found = read(str(as_parquet(rows[:1], tmp_path / "one.parquet")))
+    assert read_images(str(tmp_path / "one.parquet")).splits["all"].images.names() == ["1.jpg"]
+    assert found.splits["all"].images.names() == ["1.jpg"]
+    several = read(str(as_parquet(rows, tmp_path / "three.parquet")))
+    assert several.splits["all"].images.names() == ["three/0", "three/1", "three/2"]
+
+
+def test_a_row_without_an_image_is_one_that_cannot_be_read(tmp_path: Path) -> None:
+    file = as_parquet(in_split("val"), tmp_path / "photos.parquet")
+    table = pq.read_table(file)
+    images = [None, {"bytes": None, "path": "b.jpg"}, table["image"][2].as_py()]
+    pq.write_table(table.set_column(0, "image", pa.array(images, table.schema.field("image").type)), file)
+    found = read(str(file)).splits["all"].images
+    for row in (0, 1):
+        with must_raise(DataError, named=found.name(row)):
+            found.open(row)
+    assert found.open(2).size
+
+
+def test_class_folders_beside_a_table_without_images(tmp_path: Path) -> None:
+    """Features that were written into a folder of photographs do not hide these."""
+    shutil.copytree(photographs(), tmp_path, dirs_exist_ok=True)
+    pq.write_table(pa.table({"feature": [0.5, 1.5]}), tmp_path / "features.parquet")
+    found = read(str(tmp_path))
+    assert found.count == len(photos())
+    assert any("features.parquet" in note for note in found.notes)
+
+
+def test_metadata_beside_images_that_it_does_not_list(tmp_path: Path) -> None:
+    root = metadata_csv(tmp_path)
+    lines = (root / "metadata.csv").read_text().split("\n")
+    (root / "metadata.csv").write_text("\n".join(lines[:-2]))
+    found = read(str(root))
+    assert found.count == len(photos()) - 2
+    assert any("2" in note for note in found.notes)
+
+
+def test_metadata_that_is_named_goes_before_class_folders_that_disagree(tmp_path: Path) -> None:
+    root = disagreeing(tmp_path)
+    assert read(str(root), layout=Layout(label_column="label")).splits["train"].column(LABEL).counts()["bee"] == 6
+
+
+# ---- what is not to be read: each writes it into a folder, and returns what a person names
+
+
+def disagreeing(root: Path) -> Path:
+    metadata_and_classes(root)
+    text = (root / "metadata.csv").read_text()
+    (root / "metadata.csv").write_text(text.replace("train_ant_000.jpg,ant", "train_ant_000.jpg,bee"))
+    return root
+
+
+def two_lists(root: Path) -> Path:
+    metadata_csv(root)
+    (root / "metadata.jsonl").write_text('{"file_name": "a.jpg"}')
+    return root
+
+
+def two_tables(root: Path) -> Path:
+    for name in ("mnist", "cifar"):
+        as_parquet(in_split("val"), root / name / "train-00000-of-00001.parquet")
+    return root
+
+
+def cut_table(root: Path) -> Path:
+    file = as_parquet(in_split("val"), root / "photos.parquet")
+    file.write_bytes(file.read_bytes()[:-100])
+    return file
+
+
+def pointer(root: Path) -> Path:
+    """What a clone without its large files has."""
+    (root / "photos.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n")
+    return root / "photos.parquet"
+
+
+def damaged_page(root: Path) -> Path:
+    file = as_parquet(in_split("train"), root / "photos.parquet")
+    content = bytearray(file.read_bytes())
+    content[4:2000] = bytes(1996)
+    file.write_bytes(content)
+    return file
+
+
+def table_of(columns: dict[str, Any], name: str = "photos.parquet") -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        pq.write_table(pa.table(columns), root / name)
+        return root / name
+
+    return write
+
+
+def other_columns(root: Path) -> Path:
+    hub_in_parts(root)
+    as_parquet(in_split("train"), root / "data" / "train-00001-of-00002.parquet", image="bytes")
+    table = pq.read_table(root / "data" / "train-00001-of-00002.parquet")
+    pq.write_table(table.rename_columns(["image", "name"]), root / "data" / "train-00001-of-00002.parquet")
+    return root
+
+
+def number_without_name(root: Path) -> Path:
+    file = as_parquet(in_split("val"), root / "photos.parquet")
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(1, "label", pa.array([0, 1, 3])), file)
+    about = table.schema.metadata
+    pq.write_table(pq.read_table(file).replace_schema_metadata(about), file)
+    return file
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
+    "class folders and metadata disagree": (disagreeing, UsageError, "train_ant_000.jpg"),
+    "metadata twice": (two_lists, DataError, r"metadata\.csv, metadata\.jsonl"),
+    "two tables": (two_tables, UsageError, "cifar, mnist"),
+    "a cut table": (cut_table, DataError, "photos.parquet"),
+    "a pointer to a table": (pointer, DataError, "photos.parquet"),
+    "a damaged page": (damaged_page, DataError, "photos.parquet"),
+    "a table without images": (table_of({"x": [0.5], "species": ["ant"]}), DataError, "species"),
+    "a table of nothing": (table_of({}), DataError, "photos.parquet"),
+    "two columns of images": (table_of({"left": [b"1"], "right": [b"2"]}), UsageError, "left, right"),
+    "files that are missing": (table_of({"image": ["a.jpg"], "label": ["ant"]}), DataError, "a.jpg"),
+    "a part with other columns": (other_columns, DataError, "train-00001-of-00002.parquet"),
+    "a class without a name": (number_without_name, DataError, "label"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_to_be_read(case: str, tmp_path: Path) -> None:
+    """Two lines that name it, when it is read or the first image is; nothing is written beside the data."""
+    make, kind, named = BAD[case]
+    what = make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with must_raise(kind, named=named):
+        for samples in read(str(what)).splits.values():
+            known(samples)
+            for row in range(len(samples)):
+                samples.images.open(row)
+    assert sorted(tmp_path.rglob("*")) == before
