@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vitrail.data.columns import ALL, RawDataset, split_of
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.readers.folder import read_tree
-from vitrail.data.readers.manifest import files_of
+from vitrail.data.readers.manifest import listed_files
 from vitrail.data.shard_files import Words
 from vitrail.data.stores import EncodedImages, Tree, remembered, split_of_file
 from vitrail.data.tables import PATH, PATHS, Listing, Roles, divided, find_roles, splits_in
@@ -66,7 +66,7 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
         notes.append(f"Unpacked into the user's cache: {counted(len(images), 'image')}, {size}.")
     else:
         tree, rows = Tree(root), [_rows_in(file) for file in files]
-        images = tree.images([*map(Path, files_of(listing.texts(roles.path, role=PATH), root, listing, tree))])
+        images = tree.images([*map(Path, listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))])
     of_row = [split for split, count in zip(files.values(), rows, strict=True) for _ in range(count)]
     if {*of_row} == {ALL} and roles.split:
         of_row, note = splits_in(listing, roles)

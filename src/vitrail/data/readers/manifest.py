@@ -115,13 +115,13 @@ def _inputs_of(table: Listing, roles: Roles, path: Path, tree: Tree) -> tuple[Im
     values = table.texts(roles.path, role=PATH if roles.path != SOURCE else SOURCE)
     if roles.path == SOURCE:
         return Texts(tuple(map(canonical, values))), []
-    files = files_of(values, path.parent, table, tree)
+    files = listed_files(values, path.parent, table, tree)
     repeated = sum(count > 1 for count in Counter(files).values())
     notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
     return tree.images([Path(file) for file in files]), notes
 
 
-def files_of(values: Sequence[str], folder: Path, table: Listing, tree: Tree) -> list[str]:
+def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree) -> list[str]:
     """The file of each cell, which is relative to a folder of a tree.
 
     Raises:
