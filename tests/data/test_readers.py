@@ -167,6 +167,39 @@ def listed(root: Path) -> Path:
     return root / "labels.csv"
 
 
+def coco(root: Path) -> Path:
+    """One box an image; ids begin anywhere."""
+    for split in ("train", "val", "test"):
+        rows = list(enumerate(in_split(split), 17))
+        content = {
+            "images": [{"id": number, "file_name": Path(row.name).name} for number, row in rows],
+            "annotations": [{"image_id": number, "category_id": 5 + CLASSES.index(row.label)} for number, row in rows],
+            "categories": [{"id": 5 + number, "name": name} for number, name in enumerate(CLASSES)],
+        }
+        (root / "annotations").mkdir(parents=True, exist_ok=True)
+        (root / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
+    flat(root / "images", by_split=True)
+    for split in ("train", "val", "test"):
+        (root / "images" / split).rename(root / "images" / f"{split}2017")
+    return root
+
+
+def yolo(root: Path) -> Path:
+    """As Roboflow exports it, with two boxes of one category in each image."""
+    for row in photos():
+        image = root / row.split / "images" / Path(row.name).name
+        boxes = root / row.split / "labels" / image.with_suffix(".txt").name
+        for file, content in (
+            (image, row.content),
+            (boxes, f"{CLASSES.index(row.label)} 0.5 0.5 0.1 0.1\n".encode() * 2),
+        ):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    places = "".join(f"{split}: ../{split}/images\n" for split in ("train", "val", "test"))
+    (root / "data.yaml").write_text(f"{places}nc: 3\nnames: [{', '.join(CLASSES)}]\n")
+    return root
+
+
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "list": listed,
     "hub in parts": hub_in_parts,
@@ -178,6 +211,8 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "metadata in splits": metadata_in_splits,
     "metadata and classes": metadata_and_classes,
     "metadata without label": metadata_without_label,
+    "coco": coco,
+    "yolo": yolo,
 }
 TRAINED = ("hub in parts", "metadata in splits")  # one of each way of reading
 

@@ -46,7 +46,7 @@ class Format:
         options: Whether more may stand behind its name and a colon.
         suffixes: Of a file that it reads, in small letters.
         marks: A folder that holds one of these files is of this format; "." is in every folder, `*.x` is any file
-            that ends so, and `*/*.x` one in a folder in it.
+            that ends so, and `*/*.x` one in a folder in it; so `DIR/*.x` and `*/NAME`.
         served: Whether it may lie behind an http(s) address.
         columns: Whether it has columns that a person may name: its reader takes a `Layout` as well.
         sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
@@ -91,15 +91,14 @@ class Format:
 
 def _has(folder: Path, mark: str) -> bool:
     """Whether a folder has a file that is called so; of each folder in it a few are enough to know what lies there."""
-    inner, star, ending = mark.rpartition("*")
-    if not star:
-        return (folder / mark).exists()
+    above, _, name = mark.rpartition("/")
     try:
-        if not inner:
-            return any(name.endswith(ending) for name in os.listdir(folder))
-        for each in (entry for entry in folder.iterdir() if entry.is_dir()):
-            with os.scandir(each) as entries:
-                if any(entry.name.endswith(ending) for entry in islice(entries, FEW)):
+        places = [each for each in folder.iterdir() if each.is_dir()] if above == "*" else [folder / above]
+        if not name.startswith("*"):
+            return any((place / name).exists() for place in places)
+        for place in places:
+            with os.scandir(place) as entries:
+                if any(entry.name.endswith(name[1:]) for entry in islice(entries, FEW if above == "*" else None)):
                     return True
     except OSError:  # whoever reads it says so
         pass
@@ -119,6 +118,8 @@ _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
 _ARRAYS_HELP = "arrays of numpy such as train_images and train_labels, or X and y; or a folder of .npy files"
 _METADATA_HELP = "a folder of images with metadata.csv or metadata.jsonl, whose column file_name names them"
 _HUB_HELP = "a table of images, as one file or a folder of files"
+_COCO_HELP = "COCO's annotations, whose categories are the labels of images; or a folder with them and the images"
+_YOLO_HELP = "YOLO's data.yaml, or its folder with images and labels"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
 EXTENSIONS = (
@@ -132,6 +133,8 @@ METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or i
 FEW = 100  # files of a folder by which it is known what lies there
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
+ANNOTATIONS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
+YOLO = ("data.yaml", "data.yml", "dataset.yaml")
 ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
 
 _BESIDE = tuple(f"{at}{name}" for at in ("", "train/", "validation/", "val/", "test/") for name in METADATA)
@@ -152,6 +155,8 @@ FORMATS = (
     Format("arrays", _ARRAYS_HELP, _reader("readers.arrays"), suffixes=(".npz", ".npy"), marks=ARRAYS, columns=True),
     Format("metadata", _METADATA_HELP, _reader("readers.metadata"), marks=_BESIDE, columns=True),
     Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
+    Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=ANNOTATIONS),
+    Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),

@@ -1,0 +1,127 @@
+"""Images whose labels are the categories of what is annotated in them, from COCO's JSON.
+
+It is one file, or a folder with `annotations/*.json` or with `train/_annotations.coco.json` (Roboflow). Boxes, masks
+and panoptic segments are read alike. Images lie beside the file, in `images`, or in a folder of the last word of its
+name, such as `train2017` of `instances_train2017.json`. Its name tells the split, else that of its folder.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, Labels, LabelSets, RawDataset, Samples, split_of
+from vitrail.data.images import FileImages
+from vitrail.data.sources import ANNOTATIONS
+from vitrail.errors import DataError, counted, raised_as, some_of
+from vitrail.io import read_json
+from vitrail.text import canonical
+
+Categories = Mapping[Path, set[str]]
+"""Of each image those that are in it."""
+
+WANTED = 'COCO\'s {"images": [..], "annotations": [..], "categories": [..]}'
+BOXES = "instances"  # begins the name of the file of these, beside others on the same images
+
+
+def read_coco(what: str, data_root: Path | None = None) -> RawDataset:
+    """Read images with COCO's annotations.
+
+    Args:
+        what: The path of a JSON file, or of a folder with such files.
+        data_root: Not used: the path is enough.
+
+    Returns:
+        Splits as the files tell, else one split `all`; their columns are those of `with_categories`.
+
+    Raises:
+        DataError: A file cannot be read or is of another kind, two are of one split, or images are missing.
+    """
+    path = Path(os.path.abspath(Path(what).expanduser()))  # not `resolve`: images lie where links seem to be
+    root, found, order = path, dict[str, Categories](), dict[str, None]()
+    for file in _files_in(path) if path.is_dir() else [path]:
+        split = split_of(file.stem, among=True) or split_of(file.parent.name) or ALL
+        if split in found:
+            raise DataError(f"{path} has two files for one split, such as {file.name}", "the path of one of them")
+        names, sets = _parsed(file)
+        base, folder = _place_of(file, next(iter(sets), ""))
+        found[split] = {folder / name: each for name, each in sets.items()}
+        order |= dict.fromkeys(names)
+        root = path if path.is_dir() else base
+    return with_categories(path, root, found, [*order])
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of annotations in a folder: those of boxes where there are others, too."""
+    files = sorted(file for mark in ANNOTATIONS for file in folder.glob(mark))
+    return [file for file in files if file.name.startswith(BOXES)] or files
+
+
+def _parsed(file: Path) -> tuple[list[str], dict[str, set[str]]]:
+    """The names of all categories, in their order, and those in each image, by the name of its file."""
+    content = read_json(file, WANTED)
+    with raised_as(DataError, f"{file} holds other JSON", WANTED, (KeyError, TypeError, AttributeError)):
+        names = {each["id"]: canonical(str(each["name"])) for each in content.get("categories", ())}
+        files = {each["id"]: str(each["file_name"]).replace("\\", "/") for each in content["images"]}
+        found = {name: set[str]() for name in files.values()}
+        for each in content.get("annotations", ()):
+            for one in each.get("segments_info", [each]):
+                if "category_id" in one:
+                    found[files[each["image_id"]]].add(names[one["category_id"]])
+    return [*names.values()], found
+
+
+def _place_of(file: Path, first: str) -> tuple[Path, Path]:
+    """The folder of everything, and that of the images, of which one is known."""
+    word = re.split(r"[_.]", file.stem)[-1]
+    for base in (file.parent, file.parent.parent):
+        for inner in ("", "images", word, f"images/{word}"):
+            if first and (base / inner / first).is_file():
+                return base, base / inner
+    problem = f"{file} lists {first}, which is neither beside it nor in images" if first else f"{file} lists no image"
+    raise DataError(problem, f"{file.parent / 'images'}, with the images")
+
+
+def with_categories(path: Path, root: Path, found: Mapping[str, Categories], order: Sequence[str]) -> RawDataset:
+    """Images with their categories as labels.
+
+    Where each image has one category, this is its `label`, and images without any are left out. Else they are its
+    `labels`, of which it may have none; so, too, where there is one category only, which is in some of the images.
+
+    Args:
+        path: What was read.
+        root: The folder that names are relative to.
+        found: By split.
+        order: Of the categories.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    every = {image: each for split in found.values() for image, each in split.items()}
+    if missing := [image for image in every if not image.is_file()]:
+        problem = f"{path}: {len(missing)} of {counted(len(every), 'image')} are missing"
+        raise DataError(f"{problem}: {some_of(FileImages(missing, root).names(), 5)}", "restore them")
+    bare, present = sum(not each for each in every.values()), set[str]().union(*every.values())
+    names = tuple(dict.fromkeys(name for name in order if name in present))
+    several = max(map(len, every.values()), default=0) > 1 or (len(names) == 1 and bare > 0)
+    splits, note = dict[str, Samples](), f"Without any category: {counted(bare, 'image')}"
+    for split in (split for split in (*SPLITS, ALL) if split in found):
+        kept = {image: each for image, each in found[split].items() if each or several or not names}
+        columns = dict[str, Labels | LabelSets]()
+        if not kept:
+            continue
+        if several:
+            flags = [[name in each for name in names] for each in kept.values()]
+            columns[LABELS] = LabelSets(np.array(flags), names)
+        elif names:
+            numbers = [names.index(name) for each in kept.values() for name in each]
+            columns[LABEL] = Labels(np.array(numbers, np.int64), names)
+        splits[split] = Samples(FileImages([*kept], root), columns)
+    if not splits:
+        raise DataError(f"{path} lists no image", "images with their annotations")
+    learnt = next(iter(splits.values())).labels
+    classes = tuple(name for name in names if name in {*learnt}) if learnt else None
+    left_out = ", which are left out" if names and not several else ""
+    return RawDataset(str(path.resolve()), splits, (f"{note}{left_out}.",) if bare else (), classes)
