@@ -3,9 +3,13 @@
 A reader has rows in `LAYOUTS`, each with what lays out the photographs, and in `BAD`, with what is not to be read.
 """
 
+import gzip
+import io
 import json
 import pickle
 import shutil
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 
 import vitrail
 from tests.cli.command import call
@@ -21,10 +26,11 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once, stored
 from tests.training.tiny import options
-from vitrail.data.columns import LABEL, LABELS, LabelSets, Samples
+from vitrail.data.columns import LABEL, LABELS, TEXT, LabelSets, Samples
 from vitrail.data.layout import Layout
+from vitrail.data.packing import pack
 from vitrail.data.sources import read, read_images
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, RunError, UsageError, VitrailError
 from vitrail.io import user_cache
 
 CLASSES = ("ant", "bee", "cow")
@@ -200,6 +206,46 @@ def yolo(root: Path) -> Path:
     return root
 
 
+def as_zip(root: Path, folder: Path, within: str = "", method: int = zipfile.ZIP_DEFLATED) -> Path:
+    """An archive of a folder, with what a Mac adds."""
+    root.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(root / "photos.zip", "w", method) as archive:
+        archive.writestr("__MACOSX/._train", b"x")
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, within + file.relative_to(folder).as_posix())
+    return root / "photos.zip"
+
+
+def as_tar(root: Path, folder: Path) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(root / "photos.tar", "w") as archive:
+        archive.add(folder, ".")
+    return root / "photos.tar"
+
+
+def webdataset_shards(root: Path, beside: Callable[[Photo], dict[str, Any]]) -> Path:
+    """Shards as the library `webdataset` writes them: those of training are several."""
+    root.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "val", "test"):
+        with webdataset.ShardWriter(str(root / f"{split}-%06d.tar"), maxcount=4, verbose=0) as writer:
+            for row in in_split(split):
+                file = Path(row.name)
+                writer.write({"__key__": file.stem, file.suffix[1:]: row.content, **beside(row)})
+    return root
+
+
+def webdataset_in_one(root: Path) -> Path:
+    """One tar, whose values say what is in which split."""
+    root.mkdir(parents=True, exist_ok=True)
+    with webdataset.TarWriter(str(root / "photos.tar")) as writer:
+        for row in photos():
+            values = {"label": row.label, "split": row.split, "size": {"bytes": len(row.content)}}
+            writer.write(
+                {"__key__": row.name.partition(".")[0], Path(row.name).suffix[1:]: row.content, "json": values}
+            )
+    return root / "photos.tar"
+
+
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "list": listed,
     "hub in parts": hub_in_parts,
@@ -213,8 +259,18 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "metadata without label": metadata_without_label,
     "coco": coco,
     "yolo": yolo,
+    "zip": lambda root: as_zip(root, photographs()),
+    "zip wrapped": lambda root: as_zip(root, photographs(), "from somewhere/photos/", zipfile.ZIP_STORED),
+    "zip with a list": lambda root: as_zip(root, listed(root / "files").parent, "files/"),
+    "zip with metadata": lambda root: as_zip(root, metadata_csv(root / "files")),
+    "zip with metadata in splits": lambda root: as_zip(root, metadata_in_splits(root / "files"), "photos/"),
+    "tar": lambda root: as_tar(root, photographs()),
+    "webdataset with cls": lambda root: webdataset_shards(root, lambda row: {"cls": row.label}),
+    "webdataset with txt": lambda root: webdataset_shards(root, lambda row: {"txt": row.label}),
+    "webdataset with json": lambda root: webdataset_shards(root, lambda row: {"json": {"species": row.label}}),
+    "webdataset in one": webdataset_in_one,
 }
-TRAINED = ("hub in parts", "metadata in splits")  # one of each way of reading
+TRAINED = ("hub in parts", "metadata in splits", "zip", "webdataset with cls")  # one of each way of reading
 
 
 def laid_out(layout: str) -> str:
@@ -271,12 +327,13 @@ def test_every_verb_takes_it(layout: str, tmp_path: Path) -> None:
 
 def test_a_moved_copy_is_known_for_what_it_is() -> None:
     """Where names are kept, a table has the digest of the folder: also its sizes and what some images hold."""
-    folder, found = read(str(photographs())), read(laid_out("hub of folders"))
-    assert [each.images.digest() for each in found.splits.values()] == [
-        each.images.digest() for each in folder.splits.values()
-    ]
-    assert found.splits["train"].images.marks() == folder.splits["train"].images.marks()
-    assert found.classes == CLASSES
+    folder = read(str(photographs())).splits
+    for layout in ("hub of folders", "metadata and classes", "zip", "zip wrapped", "tar"):
+        found = read(laid_out(layout)).splits
+        for split, samples in found.items():
+            assert samples.images.digest() == folder[split].images.digest(), layout
+            assert samples.images.marks() == folder[split].images.marks(), layout
+    assert read(laid_out("hub of folders")).classes == CLASSES
 
 
 # ---- tables of hubs
@@ -358,6 +415,50 @@ def test_metadata_that_is_named_goes_before_class_folders_that_disagree(tmp_path
     assert read(str(root), layout=Layout(label_column="label")).splits["train"].column(LABEL).counts()["bee"] == 6
 
 
+# ---- archives
+
+
+def test_classes_by_number_and_captions_beside_images(tmp_path: Path) -> None:
+    """The number of a class is its name; texts that hardly repeat are no classes."""
+    numbers = webdataset_shards(tmp_path / "numbers", lambda row: {"cls": CLASSES.index(row.label), "txt": row.name})
+    columns = read(str(numbers)).splits["train"].columns
+    assert columns[LABEL].names == ("0", "1", "2")
+    assert columns[TEXT].values == tuple(row.name for row in in_split("train"))
+
+
+def test_a_tar_beside_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
+    as_tar(tmp_path, photographs())
+    shutil.copytree(photographs(), tmp_path, dirs_exist_ok=True)
+    found = read(str(tmp_path))
+    assert found.count == len(photos())
+    assert any(".tar" in note for note in found.notes)
+
+
+def test_an_archive_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """Where its members lie is kept until it changes."""
+    file = as_tar(tmp_path, photographs())
+    assert read(str(file)).count == len(photos())
+    with tarfile.open(file, "a") as archive:
+        archive.add(photographs() / photos()[0].name, "train/ant/again.jpg")
+    assert read(str(file)).count == len(photos()) + 1
+
+
+def test_a_damaged_member_is_one_image_that_cannot_be_read(tmp_path: Path) -> None:
+    file = as_zip(tmp_path, photographs())
+    images = read(str(file)).splits["train"].images
+    content = bytearray(file.read_bytes())
+    start = content.find(images.name(0).encode()) + len(images.name(0)) + 60
+    content[start : start + 400] = bytes(400)
+    file.write_bytes(content)
+    images = read(str(file)).splits["train"].images
+    with must_raise(DataError, named=images.name(0)):
+        images.open(0)
+    assert images.open(1).size
+    file.unlink()
+    with must_raise(RunError, named="photos.zip"):
+        images.open(1)
+
+
 # ---- what is not to be read: each writes it into a folder, and returns what a person names
 
 
@@ -425,6 +526,49 @@ def number_without_name(root: Path) -> Path:
     return file
 
 
+def zipped(members: dict[str, bytes], flag: int = 0, method: int = zipfile.ZIP_STORED) -> Callable[[Path], Path]:
+    """A zip of these members, whose flags say so."""
+
+    def write(root: Path) -> Path:
+        file = root / "photos.zip"
+        with zipfile.ZipFile(file, "w", method) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+                archive.getinfo(name).flag_bits |= flag
+        return file
+
+    return write
+
+
+def tarred(members: dict[str, bytes], damage: Callable[[bytes], bytes] = bytes) -> Callable[[Path], Path]:
+    def write(root: Path) -> Path:
+        held = io.BytesIO()
+        with tarfile.open(fileobj=held, mode="w") as archive:
+            for name, content in members.items():
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
+        (root / "photos.tar").write_bytes(damage(held.getvalue()))
+        return root / "photos.tar"
+
+    return write
+
+
+def cut_zip(root: Path) -> Path:
+    file = as_zip(root, photographs())
+    file.write_bytes(file.read_bytes()[:-30])
+    return file
+
+
+def half_a_pack(root: Path) -> Path:
+    """Shards of vitrail whose index has gone."""
+    out = pack(photographs(), root / "packed").out
+    (out / "shards.json").unlink()
+    return out
+
+
+IMAGE = {"a/1.png": b"1", "b/2.png": b"2"}
+
 BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "class folders and metadata disagree": (disagreeing, UsageError, "train_ant_000.jpg"),
     "metadata twice": (two_lists, DataError, r"metadata\.csv, metadata\.jsonl"),
@@ -434,9 +578,31 @@ BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "a damaged page": (damaged_page, DataError, "photos.parquet"),
     "a table without images": (table_of({"x": [0.5], "species": ["ant"]}), DataError, "species"),
     "a table of nothing": (table_of({}), DataError, "photos.parquet"),
+    "a table of no rows": (table_of({"image": pa.array([], pa.binary())}), DataError, "photos.parquet"),
     "two columns of images": (table_of({"left": [b"1"], "right": [b"2"]}), UsageError, "left, right"),
     "files that are missing": (table_of({"image": ["a.jpg"], "label": ["ant"]}), DataError, "a.jpg"),
     "a part with other columns": (other_columns, DataError, "train-00001-of-00002.parquet"),
+    "a zip that leads out": (zipped({"../a.png": b"1"}), DataError, r"\.\./a.png"),
+    "a zip that leads to the root": (zipped({"/etc/a.png": b"1"}), DataError, "/etc/a.png"),
+    "a zip that leads to a disk": (zipped({"C:\\a.png": b"1"}), DataError, "a.png"),
+    "a zip of zips": (zipped({"photos.zip": b"PK", "more.zip": b"PK"}), DataError, "zip .2."),
+    "a zip without images": (zipped({"readme.md": b"none"}), DataError, "md .1."),
+    "a zip of nothing": (zipped({}), DataError, "photos.zip"),
+    "an encrypted zip": (zipped(IMAGE, flag=1), DataError, "1.png"),
+    "a zip by another method": (zipped(IMAGE, method=zipfile.ZIP_LZMA), DataError, "1.png"),
+    "a cut zip": (cut_zip, DataError, "photos.zip"),
+    "a tar that leads out": (tarred({"a/../../b.png": b"1"}), DataError, "b.png"),
+    "a tar without images": (tarred({"readme.md": b"none"}), DataError, "md .1."),
+    "a tar of nothing": (tarred({}), DataError, "photos.tar"),
+    "a compressed tar": (tarred(IMAGE, gzip.compress), DataError, "photos.tar"),
+    "a cut tar": (tarred(IMAGE, lambda content: content[:700]), DataError, "photos.tar"),
+    "a tar with a damaged header": (
+        tarred(IMAGE, lambda content: content[:1030] + b"x" * 300 + content[1330:]),
+        DataError,
+        "photos.tar",
+    ),
+    "a label that is no object": (tarred({"1.png": b"1", "1.json": b"[1]"}), DataError, "1.json"),
+    "half a pack": (half_a_pack, DataError, "packed"),
     "a class without a name": (number_without_name, DataError, "label"),
 }
 

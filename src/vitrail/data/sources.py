@@ -117,6 +117,7 @@ _MNIST_M_HELP = "MNIST's digits on photographs"
 _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
 _ARRAYS_HELP = "arrays of numpy such as train_images and train_labels, or X and y; or a folder of .npy files"
 _METADATA_HELP = "a folder of images with metadata.csv or metadata.jsonl, whose column file_name names them"
+_ARCHIVE_HELP = "what a folder holds, read in place; or a folder of .tar files as webdataset has them"
 _HUB_HELP = "a table of images, as one file or a folder of files"
 _COCO_HELP = "COCO's annotations, whose categories are the labels of images; or a folder with them and the images"
 _YOLO_HELP = "YOLO's data.yaml, or its folder with images and labels"
@@ -131,6 +132,7 @@ EXTENSIONS = (
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or in the folder of a split
 FEW = 100  # files of a folder by which it is known what lies there
+TAR = ".tar"
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 ANNOTATIONS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
@@ -157,6 +159,9 @@ FORMATS = (
     Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
     Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=ANNOTATIONS),
     Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO),
+    Format(
+        "archive", _ARCHIVE_HELP, _reader("readers.archive"), suffixes=(".zip", TAR), marks=(f"*{TAR}",), columns=True
+    ),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),

@@ -23,11 +23,11 @@ from filelock import FileLock
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.data.columns import split_of
+from vitrail.data.columns import ALL, split_of
 from vitrail.data.images import FileImages, Images, SizedImages
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, RunError
+from vitrail.errors import DataError, RunError, some_of
 from vitrail.io import user_cache, write_file
 
 PLACE = ("file", "offset", "taken", "size", "deflated")  # of an image: see `EncodedImages`
@@ -155,7 +155,18 @@ def remembered(
     return {name: tensor.numpy() for name, tensor in found.items()}, kept.with_suffix(".bytes")
 
 
-def split_of_file(file: PurePath) -> str | None:
-    """The split in the name of a file as hubs have it, such as `train-00000-of-00002`; else in those of its folders."""
-    stem = re.sub(r"-of-\d+$", "", file.stem)
-    return next((split for part in (stem, *reversed(file.parent.parts)) if (split := split_of(part, among=True))), None)
+def splits_of_files(files: Sequence[PurePath]) -> tuple[list[str], str]:
+    """The split of each file by its name as hubs have it, `train-00000-of-00002`, else by those of its folders.
+
+    Returns:
+        The splits: `all` where none is named, and empty for a file that names none beside others; and a sentence on
+        those.
+    """
+    found = list[str]()
+    for file in files:
+        parts = (re.sub(r"-of-\d+$", "", file.stem), *reversed(file.parent.parts))
+        found.append(next((split for part in parts if (split := split_of(part, among=True))), ""))
+    if not any(found):
+        return [ALL] * len(files), ""
+    aside = [file.as_posix() for file, split in zip(files, found, strict=True) if not split]
+    return found, f"Ignored, since their names are no splits: {some_of(aside)}." if aside else ""

@@ -15,6 +15,7 @@ from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
 from vitrail.errors import DataError, counted, some_of
 
+HIDDEN_NAMES = (".", "__MACOSX", "@eaDir")
 HIDDEN = "Ignored hidden and system folders"
 EMPTY = "Ignored folders without images"
 BESIDE = "Ignored folders beside train"
@@ -44,7 +45,7 @@ class _Walk:
             broken = is_broken_link(path) if entry.is_symlink() else False
             image = entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".")
             if not broken and entry.is_dir():
-                hidden = entry.name.startswith((".", "__MACOSX", "@eaDir"))
+                hidden = entry.name.startswith(HIDDEN_NAMES)
                 (self.passed[HIDDEN] if hidden else folders).append(path)
             elif image and (broken or entry.is_file()):
                 images.append(path)
@@ -108,9 +109,6 @@ def read_tree(tree: Tree) -> RawDataset:
     except OSError as error:
         raise _unreadable(tree.root, error) from error
     if not splits:
-        if shards := walk.other[".tar"]:
-            problem = f"{tree.root} has {counted(shards, 'shard')} but no index shards.json"
-            raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
         problem = " ".join([f"{tree.root} contains no image.", *walk.notes()])
         raise DataError(problem, f"one folder per class with {', '.join(EXTENSIONS)} files")
     return RawDataset(str(tree.root), splits, walk.notes())

@@ -25,7 +25,7 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.readers.folder import read_tree
 from vitrail.data.readers.manifest import listed_files
 from vitrail.data.shard_files import Words
-from vitrail.data.stores import EncodedImages, Tree, remembered, split_of_file
+from vitrail.data.stores import EncodedImages, Tree, remembered, splits_of_files
 from vitrail.data.tables import PATH, PATHS, Listing, Roles, divided, find_roles, splits_in
 from vitrail.errors import DataError, Hint, UsageError, byte_size, counted, raised_as, some_of
 from vitrail.io import writing
@@ -54,18 +54,21 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
     path = Path(what).expanduser().resolve()
     root = path if path.is_dir() else path.parent
     files, notes = _files_in(path, root)
+    rows = [_rows_in(file) for file in files]
     column, cells, classes, odd = _columns_in(path, [*files], layout)
     if path.is_dir() and not (column or layout.columns or {*PATHS} & {*cells}):  # features, or the like
         found, aside = read_tree(Tree(path)), some_of([file.relative_to(path).as_posix() for file in files])
         return replace(found, notes=(*found.notes, f"Ignored tables without images: {aside}."))
+    if not sum(rows):
+        raise DataError(f"{path} has no rows", "a table with an image in each row")
     listing = Listing(str(path), cells)
     roles = find_roles(listing, layout, "" if column else None) if cells or not column else Roles()
     if column:
-        images, rows = _unpacked([*files], column, root)
+        images = _unpacked([*files], column, root)
         size = byte_size(sum(images.sizes()))
         notes.append(f"Unpacked into the user's cache: {counted(len(images), 'image')}, {size}.")
     else:
-        tree, rows = Tree(root), [_rows_in(file) for file in files]
+        tree = Tree(root)
         images = tree.images([*map(Path, listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))])
     of_row = [split for split, count in zip(files.values(), rows, strict=True) for _ in range(count)]
     if {*of_row} == {ALL} and roles.split:
@@ -97,10 +100,8 @@ def _files_in(path: Path, root: Path) -> tuple[dict[Path, str], list[str]]:
     if len(tables) > 1:
         names = sorted("/".join(table) or "." for table in tables)
         raise UsageError(f"{path} holds several tables: {some_of(names, 5)}", f"one of them: {path / names[-1]}")
-    found = {file: split_of_file(one) for file, one in below.items()}
-    aside = [below[file].as_posix() for file, split in found.items() if any(found.values()) and not split]
-    notes = [f"Ignored tables whose names are no splits: {some_of(aside)}."] if aside else []
-    return {file: split or ALL for file, split in found.items() if split or not aside}, notes
+    found, note = splits_of_files([*below.values()])
+    return {file: split for file, split in zip(below, found, strict=True) if split}, [note]
 
 
 @contextmanager
@@ -187,8 +188,8 @@ def _is_plain(kind: Any) -> bool:
     return any(each(inner) for each in kinds) or types.is_floating(kind)
 
 
-def _unpacked(files: list[Path], column: str, root: Path) -> tuple[EncodedImages, list[int]]:
-    """The images of all files, and how many each has."""
+def _unpacked(files: list[Path], column: str, root: Path) -> EncodedImages:
+    """The images of all files."""
     sizes, names, blobs = list[NDArray[np.int64]](), list[str](), list[Path]()
     for file in files:
         found, blob = remembered(file, f"images of {column}", partial(_unpack, column=column))
@@ -203,7 +204,7 @@ def _unpacked(files: list[Path], column: str, root: Path) -> tuple[EncodedImages
         np.stack([np.full_like(size, number), np.cumsum(size) - size, size, size, np.zeros_like(size)], axis=1)
         for number, size in enumerate(sizes)
     ]
-    return EncodedImages(blobs, np.concatenate(places), Words.of(names)), [*map(len, sizes)]
+    return EncodedImages(blobs, np.concatenate(places), Words.of(names))
 
 
 def _unpack(file: Path, blob: Path, column: str) -> Mapping[str, NDArray[Any]]:
@@ -221,7 +222,9 @@ def _unpack(file: Path, blob: Path, column: str) -> Mapping[str, NDArray[Any]]:
 def _images_in(file: Path, column: str) -> Iterator[tuple[bytes, str]]:
     """The bytes of each image, none where it has none, and its path; of one on another machine the last part."""
     with _parquet(file) as library:
-        for batch in library.ParquetFile(file, buffer_size=BUFFER).iter_batches(AT_ONCE, columns=[column]):
+        for batch in library.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False).iter_batches(
+            AT_ONCE, columns=[column]
+        ):
             for cell in batch.column(0).to_pylist():
                 content, path = (cell.get(BYTES), cell.get(PATH)) if isinstance(cell, dict) else (cell, "")
                 parts = PurePosixPath((path or "").replace("\\", "/")).parts

@@ -1,0 +1,229 @@
+"""Archives, read in place: a `.zip` or `.tar` as the folder that it was made of.
+
+    photos.zip, photos.tar     class folders, splits, metadata or a list, as on disk; a folder that wraps all is none
+    train-000000.tar, ...      one or a folder of those that webdataset reads: see `readers.webdataset`
+
+Nothing is unpacked. Where the members lie is found out once and kept in the user's cache; images are read there by
+their places, in any order, by any number of processes.
+"""
+
+import errno
+import os
+import struct
+import tarfile
+import zipfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.columns import LABEL, Labels, RawDataset, split_of
+from vitrail.data.images import Images
+from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.readers.folder import HIDDEN_NAMES, read_folder, read_tree
+from vitrail.data.readers.manifest import read_list
+from vitrail.data.readers.metadata import metadata_in, read_described
+from vitrail.data.shard_files import Words
+from vitrail.data.sources import TAR
+from vitrail.data.stores import EncodedImages, Tree, remembered
+from vitrail.errors import DataError, counted, raised_as
+
+LISTS = (".csv", ".tsv", ".jsonl")
+ENCRYPTED = 1  # a flag of a member of a zip
+LOCAL = 30  # bytes before a member of a zip, and the lengths of its name and of more, which are their last ones
+
+Place = tuple[str, int, int, int, int]  # name, and where it lies: see `EncodedImages`
+
+
+def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
+    """Read a `.zip`, a `.tar` or a folder of `.tar` files.
+
+    Args:
+        what: Its path. A folder that holds folders, too, is read as class folders.
+        data_root: Not used: the path is enough.
+        layout: The columns, where a person names them.
+
+    Returns:
+        What a folder of the members gives, which may also hold one list; of webdataset's tars what they say.
+
+    Raises:
+        UsageError: As for the list or metadata in it.
+        DataError: It is damaged or encrypted, a member leads out of it, or there is no image; or as for a folder.
+    """
+    path = Path(what).expanduser().resolve()
+    files = [path] if path.is_file() else sorted(path.glob(f"*{TAR}"))
+    beside = path.iterdir() if path.is_dir() else ()
+    if any(each.is_dir() and not each.name.startswith(HIDDEN_NAMES) for each in beside):  # what was unpacked
+        layout.check_columns(what)
+        return read_folder(what)
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        problem = f"{path} has {counted(len(files), 'shard')} but no index shards.json"
+        raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
+    tree = Archive(path, files)
+    return replace(_read(tree, what, layout), root=str(path))
+
+
+def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
+    """What the members say: metadata, files beside each image, class folders, or else the only list."""
+    from vitrail.data.readers.webdataset import read_beside  # of tars alone
+
+    if lists := metadata_in(tree):
+        return read_described(tree, lists, layout)
+    if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
+        return found
+    lists = [Path(each.path) for each in tree.entries(tree.root) if each.name.lower().endswith(LISTS)]
+    raw = read_tree(tree)
+    columns = [samples.columns.get(LABEL) for samples in raw.splits.values()]
+    classes = {name for column in columns if isinstance(column, Labels) for name in column.names}
+    if len(classes) < 2 and len(lists) == 1:
+        return read_list(lists[0], tree, layout)
+    layout.check_columns(what)
+    return raw
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file or folder in an archive, as `os.scandir` has those on disk.
+
+    Args:
+        name: Its own.
+        path: With all folders that it lies in.
+        folder: Whether it is one.
+    """
+
+    name: str
+    path: str
+    folder: bool
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return self.folder
+
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return not self.folder
+
+    def is_symlink(self) -> bool:
+        """Never: links in archives are passed over."""
+        return False
+
+
+class Archive(Tree):
+    """The files in archives, below a root that bears the name of what is read.
+
+    Args:
+        root: What is read.
+        files: The archives: that itself, or those in it, each of which is a folder then.
+
+    Raises:
+        DataError: One is damaged or encrypted, or a member leads out of it.
+    """
+
+    def __init__(self, root: Path, files: Sequence[Path]) -> None:
+        super().__init__(root)
+        self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, Member]()}
+        places = list[NDArray[np.int64]]()
+        for number, file in enumerate(files):
+            found, _ = remembered(file, "members", _members)
+            words, place = Words(found["name"], found["name.ends"]), found["place"]
+            above = str(file.with_suffix("") if file != root else root)
+            first = sum(map(len, places))
+            self.rows |= {f"{above}/{words[row]}": first + row for row in range(len(words))}
+            places.append(np.concatenate([np.full_like(place[:, :1], number), place], axis=1))
+        self.places = np.concatenate(places)
+        for path in self.rows:
+            self._add(path, folder=False)
+        self._unwrap()
+
+    def _add(self, path: str, folder: bool) -> None:
+        """A member, and the folders that it lies in."""
+        above, name = os.path.split(path)
+        if above not in self.inside:
+            self.inside[above] = {}
+            self._add(above, folder=True)
+        self.inside[above][name] = Member(name, path, folder)
+
+    def _unwrap(self) -> None:
+        """Go into a folder that alone lies in the root, unless it is a split, or a class: then it holds images only."""
+        seen = [each for each in self.entries(self.root) if not each.name.startswith(HIDDEN_NAMES)]
+        if len(seen) == 1 and seen[0].folder and not split_of(seen[0].name):
+            below = self.entries(seen[0].path)
+            if any(each.folder or each.name.lower().endswith(LISTS) for each in below):
+                self.root = Path(seen[0].path)
+                self._unwrap()
+
+    def entries(self, folder: str | Path) -> list[Member]:
+        """What lies in a folder."""
+        inside = self.inside.get(os.path.normpath(folder))
+        if inside is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        return [*inside.values()]
+
+    def identity(self, folder: Path) -> Hashable:
+        """The name itself."""
+        return folder
+
+    def content(self, file: Path) -> bytes:
+        """The bytes of a member."""
+        return self.images([file]).content(0)
+
+    def images(self, files: Sequence[Path]) -> Images:
+        """Some members as images."""
+        paths = [os.path.normpath(file) for file in files]
+        names = Words.of(path.removeprefix(f"{self.root}/") for path in paths)
+        return EncodedImages(self.files, self.places[[self.rows[path] for path in paths]], names)
+
+
+def _members(file: Path, _: Path) -> Mapping[str, NDArray[Any]]:
+    """Where the files in an archive lie.
+
+    Raises:
+        DataError: It is damaged or encrypted, or a member leads out of it.
+    """
+    damage = (zipfile.BadZipFile, tarfile.TarError, struct.error, OSError, NotImplementedError, EOFError)
+    names, places = list[str](), list[tuple[int, int, int, int]]()
+    with raised_as(DataError, f"{file} cannot be read as an archive", "make or download it again", damage):
+        for name, *place in (_in_tar if file.suffix.lower() == TAR else _in_zip)(file):
+            parts = PurePosixPath(name.replace("\\", "/")).parts
+            if not parts or {"/", ".."} & {*parts} or parts[0].endswith(":"):
+                problem = f"{file}: the member {name} leads out of the archive"
+                raise DataError(problem, "an archive of relative names, made anew")
+            names.append("/".join(parts))
+            places.append((place[0], place[1], place[2], place[3]))
+    if not names:
+        raise DataError(f"{file} contains no files", "an archive of class folders")
+    words, place = Words.of(names), np.array(places, np.int64)
+    return {"place": place, "name": words.content, "name.ends": words.ends}
+
+
+def _in_zip(file: Path) -> Iterator[Place]:
+    """The files in a zip."""
+    with zipfile.ZipFile(file) as archive, open(file, "rb") as handle:
+        for member in archive.infolist():
+            if member.is_dir():
+                continue
+            if member.flag_bits & ENCRYPTED:
+                raise DataError(f"{file}: the member {member.filename} is encrypted", "unzip it, and name the folder")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                problem = f"{file}: the member {member.filename} is compressed by method {member.compress_type}"
+                raise DataError(problem, "unzip it, and name the folder")
+            handle.seek(member.header_offset)
+            lengths = struct.unpack("<2H", handle.read(LOCAL)[-4:])
+            deflated = member.compress_type == zipfile.ZIP_DEFLATED
+            first = member.header_offset + LOCAL + sum(lengths)
+            yield member.filename, first, member.compress_size, member.file_size, deflated
+
+
+def _in_tar(file: Path) -> Iterator[Place]:
+    """The files in a tar, which must end with zeros: behind a damaged header nothing is found."""
+    with tarfile.open(file, "r:") as archive, open(file, "rb") as handle:
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # which hold all that was found
+            if member.isreg() and not member.issparse():
+                yield member.name, member.offset_data, member.size, member.size, False
+        handle.seek(archive.offset)
+        if any(handle.read(tarfile.BLOCKSIZE)):
+            raise tarfile.ReadError(f"damaged at byte {archive.offset:,}")
