@@ -221,7 +221,7 @@ def _in_tar(file: Path) -> Iterator[Place]:
     """The files in a tar, which must end with zeros: behind a damaged header nothing is found."""
     with tarfile.open(file, "r:") as archive, open(file, "rb") as handle:
         while (member := archive.next()) is not None:
-            archive.members.clear()  # which hold all that was found
+            archive.members.clear()  # all that was found  # pyrefly: ignore[missing-attribute]
             if member.isreg() and not member.issparse():
                 yield member.name, member.offset_data, member.size, member.size, False
         handle.seek(archive.offset)
