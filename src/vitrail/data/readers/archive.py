@@ -85,7 +85,7 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchivedEntry:
     """A file or folder in an archive, as `os.scandir` has those on disk.
 
     Args:
@@ -124,7 +124,7 @@ class Archive(Tree):
 
     def __init__(self, root: Path, files: Sequence[Path]) -> None:
         super().__init__(root)
-        self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, Member]()}
+        self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, ArchivedEntry]()}
         places = list[NDArray[np.int64]]()
         for number, file in enumerate(files):
             found, _ = remembered(file, "members", _members)
@@ -144,7 +144,7 @@ class Archive(Tree):
         if above not in self.inside:
             self.inside[above] = {}
             self._add(above, folder=True)
-        self.inside[above][name] = Member(name, path, folder)
+        self.inside[above][name] = ArchivedEntry(name, path, folder)
 
     def _unwrap(self) -> None:
         """Go into a folder that alone lies in the root, unless it is a split, or a class: then it holds images only."""
@@ -155,7 +155,7 @@ class Archive(Tree):
                 self.root = Path(seen[0].path)
                 self._unwrap()
 
-    def entries(self, folder: str | Path) -> list[Member]:
+    def entries(self, folder: str | Path) -> list[ArchivedEntry]:
         """What lies in a folder."""
         inside = self.inside.get(os.path.normpath(folder))
         if inside is None:
