@@ -46,6 +46,7 @@ def option(
     idle: Mapping[str, str] | None = None,
     needs: str = "",
     apart: str = "",
+    unless: str = "",
     least: int | None = None,
     example: str = "",
 ) -> Any:
@@ -60,11 +61,12 @@ def option(
             may stand by their names.
         needs: Another option, or one of several, without which it has no effect, on the command line.
         apart: Options that cannot stand beside it there.
+        unless: It is required there, but for an option of this name, or one that has a value (NAME=VALUE).
         least: The smallest whole number that it takes there; other numbers are above that, and finite.
         example: What a hint types, instead of the usual word of `vitrail.cli.parse.EXAMPLES`.
     """
     shown = {"help": help, "metavar": metavar, "example": example}
-    rules = {"needs": needs, "apart": apart, "least": least}
+    rules = {"needs": needs, "apart": apart, "unless": unless, "least": least}
     return field(default=default, metadata={**shown, **rules, "switch": switch, "idle": idle or {}})
 
 

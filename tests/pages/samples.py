@@ -5,6 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.check.check import DataReport
+from vitrail.check.findings import Finding, Picture
+from vitrail.check.groups import Grouping
+from vitrail.data.layout import Layout
 from vitrail.features.similar import Neighbour, PatchAgreement, Similar, SimilarImages
 from vitrail.pages import (
     AttributionView,
@@ -205,10 +209,29 @@ def similar_page(text: str = "a.png", shown: bool = True) -> str:
     return similar.page(f"model {text}", text, f"vitrail similar {text}")
 
 
+def data_page(text: str = "a.png") -> str:
+    """Findings with images that are shown, not shown and not to be read, in two splits; text of strangers likewise."""
+    shown = Picture(f"{text}0", "train", text, "", an_image(colour=True))
+    others = Picture(f"{text}1", "test", text), Picture(f"{text}2", "test", "", f"{text}2: is empty")
+    findings = (
+        Finding("labels", f"labels {text}", f"advice {text}", ((shown, others[0]), (shown, shown)), f"x {text}", True),
+        Finding("unreadable", f"unreadable {text}", "", ((others[1],),)),
+    )
+    files = {"read": 3, "modes": {text: 3}, "formats": {"PNG": 3}, "bits_of_16": {"12": 1}, "turned": 0}
+    files |= {key: {"least": 1.25, "middle": 2, "most": 3456} for key in ("width", "height", "aspect")}
+    groups = Grouping("names", (text, text, "", ""), 0.75, f"reason {text}", Layout(group_pattern="(.+)_"))
+    copies = {"exact": 7, "near": 8, "mirrored": 9, "part": 10, "near_looked_for": True}
+    splits, classes = {"train": 2, "test": 1}, {text: {"train": 2, "test": 1}}
+    notes = (f"note {text}",)
+    report = DataReport(text, splits, classes, True, files, findings, (groups,), copies, notes, None)
+    return report.page(f"vitrail data check {text}")
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "run": lambda text: run_page(run(text)),
     "explanation": explanation,
     "evaluation": lambda text: evaluation_page(evaluation((text,), text), text, [(text, text)], text, text),
     "similar": similar_page,
+    "data": data_page,
 }
 """Every kind of page, with a text of a stranger wherever one may stand."""

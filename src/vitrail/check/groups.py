@@ -141,7 +141,11 @@ def _by_names(survey: Survey, labels: Sequence[str]) -> list[Grouping]:
         folder = all(_CAMERAS_FOLDER.search(name) for name, group in zip(survey.names, members, strict=True) if group)
         if several and steady >= IN_A_ROW and not folder and not _is_class(members, labels):
             reason = f"numbers in a row behind a common part, at {percent_in_words(steady)} of the places"
-            found.append(Grouping("names", members, BY["names"], reason, Layout(group_pattern=pattern)))
+            short = rf"({part}){between}\d+"
+            same = all((match and match[1]) == (group or None) for match, group in zip(
+                (re.search(short, name) for name in survey.names), members, strict=True))  # fmt: skip
+            layout = Layout(group_pattern=short if same else pattern)
+            found.append(Grouping("names", members, BY["names"], reason, layout))
     return found
 
 

@@ -383,30 +383,50 @@ class SimilarOptions(Inference):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    """Prepare data. The action pack writes images into tar shards (webdataset) with an index that every verb reads.
+class Data(LayoutOptions):
+    """Prepare data: check them on a page, or pack images into tar shards (webdataset), which every verb reads.
+
+    The action check looks at all images, says what is wrong, what belongs together and what to do first, and ends with
+    exit code 3 if the data contradict themselves. No file of the data is touched.
 
     Example: vitrail data pack ./photos --out packed
 
     Attributes:
-        action: pack
+        action: pack or check
         data: A named data set, a folder, a list or shards
-        out: The folder for the shards. If interrupted, the same command continues.
+        out: Of pack the folder for the shards; if interrupted, the same command continues. Of check the page (.html);
+            default: data.html.
         shorter_side: Scale larger images down to this, in pixels; default: every file as it is.
         quality: With --shorter-side: JPEG quality, 1 to 100; default: 90.
         shard_size: Largest size of a shard in megabytes; default: 128.
+        fix_split: Of check: also write a list (.csv) with path, label, split and group, where groups and copies stand
+            on one side of the split.
+        crops: Of check: also look for images that are a part of another one, which takes minutes for some thousands.
         data_root: Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.
-        json: Print one JSON object: what was written, and what was left out.
+        json: Print one JSON object: what was written, and what was left out; or what was found.
     """
 
-    action: Literal["pack"] = positional()
+    OF: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("shorter_side", "quality", "shard_size"), "pack"),
+        **dict.fromkeys(("fix_split", "crops", *(each.name for each in fields(LayoutOptions))), "check"),
+    }
+
+    action: Literal["pack", "check"] = positional()
     data: str = positional()
-    out: Path = option(MISSING, example="packed")
+    out: Path | None = option(example="packed", unless="action=check")
     shorter_side: int | None = None
     quality: int | None = option(needs="shorter_side")
     shard_size: int | None = None
+    fix_split: Path | None = option(example="split.csv")
+    crops: bool = False
     data_root: Path | None = None
     json: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what belongs to the other action."""
+        if others := [name for name, action in self.OF.items() if self.action != action and getattr(self, name)]:
+            problem = f"--{others[0].replace('_', '-')} is for vitrail data {self.OF[others[0]]}"
+            raise UsageError(problem, Hint(drop=others))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,9 @@
-"""`vitrail data pack`, `embed` and `similar`: images in shards, as vectors in a file, and the nearest on a page."""
+"""`vitrail embed` and `similar`: images as vectors in a file, and the nearest on a page."""
 
-import errno
 import time
 from pathlib import Path
 
-from vitrail.cli.args import Data, Embed, SimilarOptions
+from vitrail.cli.args import Embed, SimilarOptions
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import (
     check_strict,
@@ -16,49 +15,12 @@ from vitrail.cli.output import (
     warn,
     warn_left_out,
 )
-from vitrail.data.packing import QUALITY, SHARD_MB, pack
-from vitrail.errors import RunError, UsageError, byte_size, counted
+from vitrail.errors import byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending, is_features
 from vitrail.features.similar import similar
-from vitrail.io import FULL, check_writable, home_out, neighbours_place, once, write_file
+from vitrail.io import check_writable, neighbours_place, write_file
 from vitrail.jobs.parts import LARGE_BATCH
-
-
-def run_pack(options: Data, command: str) -> int:
-    """Write the shards, and print what is in them."""
-    began = time.perf_counter()
-    try:
-        with progress_bar("packing") as progress:
-            packed = pack(
-                options.data,
-                options.out,
-                shorter_side=options.shorter_side,
-                quality=QUALITY if options.quality is None else options.quality,
-                shard_size=SHARD_MB if options.shard_size is None else options.shard_size,
-                data_root=options.data_root,
-                progress=progress,
-            )
-    except OSError as error:
-        problem, out = f"{error.filename}: {error.strerror}", options.out.expanduser()
-        named = Path(str(error.filename))
-        of_out = named.is_relative_to(out) or out.is_relative_to(named)
-        if of_out and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UsageError(problem, home_out(out)) from error
-        if error.errno not in (*FULL, errno.EFBIG, errno.EIO):
-            raise
-        raise RunError(problem, f"{command}  # continues after the last complete shard, {once(error)}") from error
-    seconds = time.perf_counter() - began
-    if options.json:
-        print_json({**packed.to_dict(), "seconds": seconds})
-    else:
-        for note in packed.notes:
-            warn(note)
-        warn_left_out(packed.left_out, "image")
-        splits = ", ".join(f"{name} {count:,}" for name, count in packed.images.items())
-        print_line(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
-        print_line(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
-    return 0
 
 
 def run_embed(options: Embed, command: str) -> int:

@@ -216,7 +216,8 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
         hint = _misplaced(option, verb, words, given, options) if option.positional and option.choices else usage
         values[name] = tuple(found) if option.many else option.read(found[0], hint)
     needed = {name: one for name, one in options.items() if one.required}
-    missing = [one for name, one in needed.items() if not {name, one.stated("unless")} & values.keys()]
+    said = {*values, *(f"{name}={value}" for name, value in values.items())}
+    missing = [one for name, one in needed.items() if not {name, one.stated("unless")} & said]
     for one in missing:
         about = re.split(r"[;.] | \(", one.help.rstrip("."))[0]
         problem = f"vitrail {verb} needs {one.flag} ({about[0].lower()}{about[1:]})"
@@ -436,7 +437,7 @@ def parser_of(kind: type, verb: str) -> argparse.ArgumentParser:
     """What writes the help of a verb, its own options first, and what shells complete; words are read by `parse`."""
     options = [each for each in options_of(kind).values() if each.hidden is None]
     names = [one.flag if one.default is MISSING else f"[{one.flag}]" for one in options if one.positional]
-    needed = [f"{one.flag} {one.metavar}" for one in options if one.required and not one.positional]
+    needed = [f"{one.flag} {one.metavar}" for one in options if one.default is MISSING and not one.positional]
     usage = " ".join([f"vitrail {verb}", *names, *needed, "[--flags]"])
     text = " ".join((kind.__doc__ or "").partition("Attributes:")[0].split()).replace("%", "%%")
     parser = argparse.ArgumentParser(f"vitrail {verb}", usage, text, formatter_class=_Lines)

@@ -6,9 +6,9 @@ in a page (`finalize`); a name that is not there is an error. Only what a templa
 HTML already: it is `Markup`, and nothing else may be. A page forbids by Content-Security-Policy whatever it does not
 carry itself: one style and one script, both named by their SHA-256, and images given as data.
 
-The kinds are the pages of a run, an evaluation, an explanation and the nearest images, and maps in a notebook. Each is
-what its template makes of plain values; the same values always give the same text. Everything is in a page without its
-script; the script adds reading of values by pointer or arrow keys and the sorting of the class table.
+The kinds are the pages of a run, an evaluation, an explanation, the nearest images and data, and maps in a notebook.
+Each is what its template makes of plain values; the same values always give the same text. Everything is in a page
+without its script; the script adds reading of values by pointer or arrow keys and the sorting of the class table.
 """
 
 import base64
@@ -29,7 +29,7 @@ from markupsafe import Markup, escape as escaped
 from PIL import Image
 
 from vitrail import text as words
-from vitrail.io import EVALUATION, EXPLANATION, SIMILAR
+from vitrail.io import DATA, EVALUATION, EXPLANATION, SIMILAR
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
@@ -312,6 +312,18 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
         "tests": [similar.explain_command(one, model) for one in similar.found],
     }
     return document("similar.html", f"{heading} · vitrail", SIMILAR, values)
+
+
+def data_page(report: Any, groups: Sequence[Mapping[str, Any]], command: str = "") -> str:
+    """The page of what was found in data: what to do first, the images of each finding, and tables folded.
+
+    Args:
+        report: A `vitrail.check.check.DataReport`, whose values the template reads.
+        groups: Of its `to_dict`: in which ways images belong together.
+        command: The command line that made the page.
+    """
+    values = {"report": report, "groups": groups, "command": command}
+    return document("data.html", f"{words.short_paths(report.data)} · data", DATA, values)
 
 
 # ---- in a notebook

@@ -1,0 +1,303 @@
+"""`vitrail data check`: what data hold, what belongs together in them, what is wrong, and what to do first."""
+
+import csv
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.arguments import typed
+from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies
+from vitrail.check.findings import Finding, Seen, find, rows_of
+from vitrail.check.groups import Grouping, found_groups, given_groups
+from vitrail.check.survey import KINDS, MODES, Survey, survey
+from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, LabelSets, RawDataset
+from vitrail.data.dataset import divide
+from vitrail.data.layout import AS_FOUND, Layout, with_groups
+from vitrail.data.sources import read
+from vitrail.errors import DataError, Hint, UsageError
+from vitrail.io import check_writable, free_name, write_file
+from vitrail.pages.render import data_page, in_frame
+
+MOST_EXAMPLES = 3
+WITHOUT_MODEL = "Recordings were looked for by names, folders and cameras. Without those nothing here finds them."
+ONLY_EXACT = "Images of strangers are as near as copies here, so only exact copies were looked for."
+
+
+@dataclass(frozen=True, eq=False)
+class DataReport:
+    """What was found in data.
+
+    Attributes:
+        data: What was checked.
+        splits: How many images each has.
+        classes: How many images of each class each split has; empty without classes.
+        several: Whether an image may have several labels.
+        files: Sizes, proportions, modes and formats of the images, in plain values.
+        findings: What is wrong or worth knowing, in the order in which it is to be done.
+        groupings: In which ways images belong together: those that are given, then those that were found.
+        copies: How many pairs of copies there are of each kind, and whether near ones were looked for.
+        notes: How the data were read, and what was not looked at, one sentence each.
+        fixed: What was written by `fix_split`: the list, the images of each split, how many changed theirs; None for
+            nothing.
+    """
+
+    data: str
+    splits: Mapping[str, int]
+    classes: Mapping[str, Mapping[str, int]]
+    several: bool
+    files: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    groupings: tuple[Grouping, ...]
+    copies: Mapping[str, Any]
+    notes: tuple[str, ...]
+    fixed: Mapping[str, Any] | None
+
+    def __repr__(self) -> str:
+        """In at most five lines: how many images, and what to do first."""
+        first = [f"  {number}. {each.sentence[:110]}" for number, each in enumerate(self.findings[:4], 1)]
+        return "\n".join([f"DataReport {self.data}: {self.count:,} images, {len(self.findings)} findings", *first])
+
+    def _repr_html_(self) -> str:
+        return in_frame(self.page())
+
+    @property
+    def count(self) -> int:
+        """How many images there are in all splits."""
+        return sum(self.splits.values())
+
+    @property
+    def contradictions(self) -> tuple[Finding, ...]:
+        """Those findings in which data certainly contradict themselves."""
+        return tuple(each for each in self.findings if each.contradiction)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without images."""
+        return {
+            "data": self.data,
+            "images": self.count,
+            "splits": dict(self.splits),
+            "classes": {name: dict(of) for name, of in self.classes.items()},
+            "several_labels": self.several,
+            "files": dict(self.files),
+            "contradictions": len(self.contradictions),
+            "findings": [each.to_dict() for each in self.findings],
+            "groups": [_about(each) for each in self.groupings],
+            "copies": dict(self.copies),
+            "notes": list(self.notes),
+            "fix_split": None if self.fixed is None else dict(self.fixed),
+        }
+
+    def page(self, command: str = "") -> str:
+        """One HTML page with the images themselves, which loads nothing.
+
+        Args:
+            command: That made it.
+        """
+        return data_page(self, [_about(each) for each in self.groupings], command)
+
+
+def _about(grouping: Grouping) -> dict[str, Any]:
+    """A grouping in plain values, with the largest groups for examples."""
+    largest = sorted(grouping.groups, key=lambda name: -len(grouping.groups[name]))[:MOST_EXAMPLES]
+    layout = grouping.layout
+    return {
+        "kind": grouping.kind,
+        "groups": len(grouping.groups),
+        "images": grouping.images,
+        "sure": grouping.sure,
+        "reason": grouping.reason,
+        "examples": {name: len(grouping.groups[name]) for name in largest},
+        "group_pattern": (layout and layout.group_pattern) or None,
+        "group_column": (layout and layout.group_column) or None,
+    }
+
+
+@typed
+def check(
+    data: str | Path,
+    *,
+    layout: Layout = AS_FOUND,
+    data_root: str | Path | None = None,
+    fix_split: str | Path | None = None,
+    crops: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> DataReport:
+    """Look at all images of data, and say what is wrong and what to do first; no file of theirs is touched.
+
+    Args:
+        data: What `train` reads: a named set, a folder, a list, shards.
+        layout: Its columns and groups, where they are named.
+        data_root: The folder of named sets.
+        fix_split: A list (.csv) to be written: path, label, split and group of every image that can be read, where
+            groups and copies stand on one side; None for none.
+        crops: Whether to look for images that are a part of another one, too, which takes minutes for some thousands.
+        progress: Called with images that are done, and all: first of reading them, then of comparing them.
+
+    Raises:
+        UsageError: There is no such set, or the list cannot be written.
+        DataError: The data cannot be read, or hold texts.
+    """
+    name, root = str(data), None if data_root is None else Path(data_root).expanduser()
+    raw = read(name, root, layout=layout)
+    if not next(iter(raw.splits.values())).has_images:  # the first is enough: some make their splits
+        raise DataError(f"{name} contains texts, but images are wanted", "name a folder or list of images")
+    out = None if fix_split is None else Path(fix_split)
+    if out is not None:
+        _check_list(out, raw, name)
+    of = survey(raw, progress)
+    labels = _labels_of(raw, of)
+    given = given_groups(raw, of, layout)
+    groupings = (given,) if given is not None else tuple(found_groups(of, labels))
+    copies = find_copies(of, progress, crops=crops)
+    seen = Seen(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
+    notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given else [WITHOUT_MODEL])]
+    return DataReport(
+        name,
+        {split: len(samples) for split, samples in raw.splits.items()},
+        seen.classes,
+        LABELS in raw.columns(),
+        _files_of(of),
+        find(seen),
+        groupings,
+        {
+            **{kind: int((copies.kinds == number).sum()) for number, kind in enumerate(KINDS_OF_COPIES)},
+            "near_looked_for": copies.by_picture,
+        },
+        tuple(notes),
+        None if out is None else _fix_split(out, raw, seen),
+    )
+
+
+def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:
+    """The class of each image, or its classes."""
+    name = next((name for name in (LABEL, LABELS) if name in raw.columns()), None)
+    if name is None:
+        return ("",) * len(of)
+    columns = [samples.column(name) for samples in raw.splits.values()]
+    return tuple(columns[split].word(index) for split, index in of.rows[["split", "index"]].tolist())
+
+
+def _classes_of(raw: RawDataset) -> dict[str, dict[str, int]]:
+    """How many images of each class each split has."""
+    name = next((name for name in (LABEL, LABELS) if name in raw.columns()), None)
+    counts = {split: samples.column(name).counts() for split, samples in raw.splits.items()} if name else {}
+    every = dict.fromkeys(sorted({label for of in counts.values() for label in of}))
+    return {label: {split: of.get(label, 0) for split, of in counts.items()} for label in every}
+
+
+def _files_of(of: Survey) -> dict[str, Any]:
+    """Sizes, proportions, modes and formats, of the images that can be read."""
+    rows = of.rows[of.readable]
+    if not len(rows):
+        return {"read": 0}
+    wide = np.maximum(rows["width"], rows["height"]) / np.minimum(rows["width"], rows["height"])
+
+    def range_of(values: np.ndarray) -> dict[str, float]:
+        """The smallest, the middle and the largest."""
+        return {
+            name: round(float(np.quantile(values, q)), 2) for name, q in (("least", 0), ("middle", 0.5), ("most", 1))
+        }
+
+    def names(field: str, known: Sequence[str]) -> dict[str, int]:
+        """How many there are of each, the most frequent first."""
+        counts = np.bincount(rows[field], minlength=len(known))
+        return {known[n]: int(counts[n]) for n in np.argsort(-counts, kind="stable") if counts[n]}
+
+    sizes = {"width": range_of(rows["width"]), "height": range_of(rows["height"]), "aspect": range_of(wide)}
+    bits = {str(bits): int((rows["bits"] == bits).sum()) for bits in np.unique(rows["bits"]) if bits}
+    return {
+        "read": len(rows),
+        **sizes,
+        "modes": names("mode", MODES),
+        "formats": names("kind", KINDS),
+        "bits_of_16": bits,
+        "turned": int((rows["orientation"] > 1).sum()),
+    }
+
+
+# ---- a list whose groups and copies stand on one side
+
+
+def _check_list(out: Path, raw: RawDataset, name: str) -> None:
+    """Refuse a place where no list can go, and images in no files."""
+    if out.suffix.lower() != ".csv":
+        raise UsageError(f"fix_split must be a .csv file, got {out}", Hint({"fix_split": str(out.with_suffix(".csv"))}))
+    if out.exists():
+        raise UsageError(f"{out} exists", Hint({"fix_split": str(free_name(out))}))
+    if any(len(samples) and samples.images.file(0) is None for samples in raw.splits.values()):
+        raise UsageError(f"fix_split lists files, and the images of {name} lie in none", Hint(drop=["fix_split"]))
+    check_writable(out)
+
+
+def _fix_split(out: Path, raw: RawDataset, seen: Seen) -> dict[str, Any]:
+    """Write the list; what was done."""
+    units, of = _units(seen), seen.survey
+    sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
+    own = dict(zip(of.splits, raw.splits.values(), strict=True))
+    columns = [name for name in raw.columns() if name != GROUP]
+    camera = next((each.members for each in seen.groupings if each.kind == "camera"), None)
+    text, count, folder = io.StringIO(), dict.fromkeys(SPLITS, 0), out.absolute().parent
+    write = csv.writer(text, lineterminator="\n")
+    write.writerow(["path", *columns, "split", GROUP, *([] if camera is None else ["camera"])])
+    sizes = np.bincount(units)
+    names = _names_of_units(seen, units)
+    for row in np.flatnonzero(of.readable).tolist():
+        split, index = seen.sides[row], int(of.rows["index"][row])
+        file = own[split].images.file(index)
+        assert file is not None
+        path = Path(os.path.relpath(file.absolute(), folder)).as_posix()
+        values = [_word(own[split].column(name), index) for name in columns]
+        group = names[units[row]] if sizes[units[row]] > 1 else ""
+        write.writerow([path, *values, sides[row], group, *([] if camera is None else [camera[row]])])
+        count[sides[row]] += 1
+    write_file(out, text.getvalue())
+    moved = 0 if ALL in raw.splits else sum(seen.sides[row] != sides[row] for row in np.flatnonzero(of.readable))
+    splits = {split: number for split, number in count.items() if number}
+    return {"out": str(out), "splits": splits, "moved": moved, "left_out": len(of.problems)}
+
+
+def _word(column: Any, index: int) -> str:
+    """A value as a list has it; several labels with a bar between."""
+    if isinstance(column, LabelSets):
+        return "|".join(column.names[number] for number in np.flatnonzero(column.values[index]))
+    return column.word(index)
+
+
+def _units(seen: Seen) -> np.ndarray:
+    """For each image the first of those that must stand on its side: copies, and the groups that are given."""
+    tied = [[*zip(rows[:1] * (len(rows) - 1), rows[1:], strict=True)] for each in seen.groupings if each.given
+            for rows in each.groups.values()]  # fmt: skip
+    pairs = np.array([pair for some in tied for pair in some], np.int64).reshape(-1, 2)
+    return chains_of(len(seen.survey), np.concatenate([seen.copies.pairs, pairs]))
+
+
+def _names_of_units(seen: Seen, units: np.ndarray) -> dict[int, str]:
+    """What each unit is called: its group, else its first image."""
+    given = next((each.members for each in seen.groupings if each.given), ("",) * len(units))
+    return {int(unit): given[unit] or seen.survey.names[unit] for unit in np.unique(units)}
+
+
+def _as_given(seen: Seen, units: np.ndarray) -> list[str]:
+    """The split of each image: where most of its unit are, training where there are as many."""
+    sides = list(seen.sides)
+    order = sorted(seen.survey.splits, key=lambda split: split != TRAIN)
+    for rows in rows_of(units):
+        here = [seen.sides[row] for row in rows]
+        most = max(order, key=here.count)
+        for row in rows:
+            sides[row] = most
+    return sides
+
+
+def _divided(raw: RawDataset, seen: Seen, units: np.ndarray) -> list[str]:
+    """The split of each image of data in one piece, of which a tenth is held out, or the fractions of the layout."""
+    samples = with_groups(raw.splits[ALL], [f"unit {unit}" for unit in units.tolist()])
+    column = LABEL if LABEL in raw.columns() else None
+    splits, _ = divide(replace(raw, splits={ALL: samples}), column, 0)
+    of = {name: split for split, some in splits.items() for name in some.inputs.names()}
+    return [of[name] for name in seen.survey.names]

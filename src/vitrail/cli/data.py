@@ -1,0 +1,106 @@
+"""`vitrail data`: what is wrong in data and what belongs together in them, on a page; and images in shards."""
+
+import errno
+import time
+from pathlib import Path
+
+from vitrail.check.check import DataReport, check
+from vitrail.cli.args import Data
+from vitrail.cli.output import duration, print_json, print_line, progress_bar, warn, warn_left_out
+from vitrail.data.layout import Layout
+from vitrail.data.packing import QUALITY, SHARD_MB, pack
+from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
+from vitrail.io import FULL, check_writable, data_place, home_out, once, write_file
+
+
+def run(options: Data, command: str) -> int:
+    """The action that is named."""
+    return _check(options, command) if options.action == "check" else _pack(options, command)
+
+
+def _check(options: Data, command: str) -> int:
+    """Look at data, write the page, and print what to do first.
+
+    Raises:
+        DataError: The data contradict themselves, which stands on the page, too.
+    """
+    began = time.perf_counter()
+    check_writable(data_place(options.out))
+    with progress_bar("reading images", "comparing them") as progress:
+        found = check(
+            options.data,
+            layout=Layout.of(options),
+            data_root=options.data_root,
+            fix_split=options.fix_split,
+            crops=options.crops,
+            progress=progress,
+        )
+    page = data_place(options.out)  # which another process may have taken meanwhile
+    write_file(page, found.page(command))
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json({**found.to_dict(), "page": str(page), "seconds": seconds})
+    else:
+        _print_report(found, seconds)
+        print_line(f"the page  {page}")
+    if found.contradictions:
+        problem = f"{options.data} contradicts itself: {' '.join(each.sentence for each in found.contradictions)}"
+        command = next((each.command for each in found.contradictions if each.command), "")
+        hint = command.partition(" && ")[0] if command and options.fix_split is None else f"look at {page}"
+        raise DataError(problem, hint)
+    return 0
+
+
+def _print_report(found: DataReport, seconds: float) -> None:
+    """What to do first, and what to type."""
+    for note in found.notes:
+        warn(note)
+    splits = ", ".join(f"{name} {count:,}" for name, count in found.splits.items())
+    classes = f", {counted(len(found.classes), 'class', 'classes')}" if found.classes else ""
+    print_line(f"{counted(found.count, 'image')} ({splits}){classes}, in {duration(seconds)}")
+    print_line("")
+    for number, each in enumerate(found.findings, 1):
+        print_line(f"{number}. {'Contradiction: ' * each.contradiction}{each.sentence}")
+        if each.command:
+            print(f"   {each.command}")
+    print_line("" if found.findings else "Nothing to do was found.")
+    if found.fixed is not None:
+        sides = ", ".join(f"{name} {count:,}" for name, count in found.fixed["splits"].items())
+        print_line(f"the list  {found.fixed['out']}  {sides}; {found.fixed['moved']:,} changed their split")
+
+
+def _pack(options: Data, command: str) -> int:
+    """Write the shards, and print what is in them."""
+    began, out = time.perf_counter(), options.out
+    assert out is not None  # which the options say
+    try:
+        with progress_bar("packing") as progress:
+            packed = pack(
+                options.data,
+                out,
+                shorter_side=options.shorter_side,
+                quality=QUALITY if options.quality is None else options.quality,
+                shard_size=SHARD_MB if options.shard_size is None else options.shard_size,
+                data_root=options.data_root,
+                progress=progress,
+            )
+    except OSError as error:
+        problem, out = f"{error.filename}: {error.strerror}", out.expanduser()
+        named = Path(str(error.filename))
+        of_out = named.is_relative_to(out) or out.is_relative_to(named)
+        if of_out and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UsageError(problem, home_out(out)) from error
+        if error.errno not in (*FULL, errno.EFBIG, errno.EIO):
+            raise
+        raise RunError(problem, f"{command}  # continues after the last complete shard, {once(error)}") from error
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json({**packed.to_dict(), "seconds": seconds})
+    else:
+        for note in packed.notes:
+            warn(note)
+        warn_left_out(packed.left_out, "image")
+        splits = ", ".join(f"{name} {count:,}" for name, count in packed.images.items())
+        print_line(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
+        print_line(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
+    return 0
