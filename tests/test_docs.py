@@ -28,7 +28,7 @@ FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTAL
 LINK = re.compile(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|(?:src|href)=\"([^\"]+)\"")
 NAMED = re.compile(rf"`({TOP}/[\w./-]*|[\w-]+\.(?:md|toml|txt)|Makefile|LICENSE)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-MADE_BY_A_RUN = {"command.txt", "log.txt"}  # named on pages, written into a run folder
+MADE_BY_A_RUN = {"command.txt", "log.txt", "labels.txt"}  # named on pages: of a run folder, and a list of a person
 
 
 def blocks(text: str, *languages: str) -> list[str]:
