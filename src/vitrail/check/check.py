@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.arguments import typed
 from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies
-from vitrail.check.findings import Finding, Seen, find, rows_of
+from vitrail.check.findings import Finding, Looked, find, rows_of
 from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.survey import KINDS, MODES, Survey, survey
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, LabelSets, RawDataset
@@ -154,7 +154,7 @@ def check(
     given = given_groups(raw, of, layout)
     groupings = (given,) if given is not None else tuple(found_groups(of, labels))
     copies = find_copies(of, progress, crops=crops)
-    seen = Seen(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
+    seen = Looked(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
     notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given else [WITHOUT_MODEL])]
     return DataReport(
         name,
@@ -234,7 +234,7 @@ def _check_list(out: Path, raw: RawDataset, name: str) -> None:
     check_writable(out)
 
 
-def _fix_split(out: Path, raw: RawDataset, seen: Seen) -> dict[str, Any]:
+def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     """Write the list; what was done."""
     units, of = _units(seen), seen.survey
     sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
@@ -268,7 +268,7 @@ def _word(column: Any, index: int) -> str:
     return column.word(index)
 
 
-def _units(seen: Seen) -> np.ndarray:
+def _units(seen: Looked) -> np.ndarray:
     """For each image the first of those that must stand on its side: copies, and the groups that are given."""
     tied = [[*zip(rows[:1] * (len(rows) - 1), rows[1:], strict=True)] for each in seen.groupings if each.given
             for rows in each.groups.values()]  # fmt: skip
@@ -276,13 +276,13 @@ def _units(seen: Seen) -> np.ndarray:
     return chains_of(len(seen.survey), np.concatenate([seen.copies.pairs, pairs]))
 
 
-def _names_of_units(seen: Seen, units: np.ndarray) -> dict[int, str]:
+def _names_of_units(seen: Looked, units: np.ndarray) -> dict[int, str]:
     """What each unit is called: its group, else its first image."""
     given = next((each.members for each in seen.groupings if each.given), ("",) * len(units))
     return {int(unit): given[unit] or seen.survey.names[unit] for unit in np.unique(units)}
 
 
-def _as_given(seen: Seen, units: np.ndarray) -> list[str]:
+def _as_given(seen: Looked, units: np.ndarray) -> list[str]:
     """The split of each image: where most of its unit are, training where there are as many."""
     sides = list(seen.sides)
     order = sorted(seen.survey.splits, key=lambda split: split != TRAIN)
@@ -294,7 +294,7 @@ def _as_given(seen: Seen, units: np.ndarray) -> list[str]:
     return sides
 
 
-def _divided(raw: RawDataset, seen: Seen, units: np.ndarray) -> list[str]:
+def _divided(raw: RawDataset, seen: Looked, units: np.ndarray) -> list[str]:
     """The split of each image of data in one piece, of which a tenth is held out, or the fractions of the layout."""
     samples = with_groups(raw.splits[ALL], [f"unit {unit}" for unit in units.tolist()])
     column = LABEL if LABEL in raw.columns() else None

@@ -84,7 +84,7 @@ class Finding(ShortRepr):
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Looked:
     """All that was seen of data, by which findings are made.
 
     Attributes:
@@ -178,7 +178,7 @@ def _said(count: int, words: str, unit: str = "image", of: str = "") -> str:
     return f"{of or counted(count, unit)} {_OF_ONE.get(first, f'{first}s') if count == 1 else first} {rest}"
 
 
-def find(seen: Seen) -> tuple[Finding, ...]:
+def find(seen: Looked) -> tuple[Finding, ...]:
     """All that was found, in the order in which it is to be done: contradictions first."""
     parts = _labels, _leaks, _unreadable, _missing_classes, _copies, _groups, _files, _looks
     found = [each for part in parts for each in part(seen)]
@@ -188,7 +188,7 @@ def find(seen: Seen) -> tuple[Finding, ...]:
 # ---- images that are there more than once, and those that belong together
 
 
-def _exact(seen: Seen) -> list[list[int]]:
+def _exact(seen: Looked) -> list[list[int]]:
     """The rows of each content that is there more than once."""
     chains = chains_of(len(seen.survey), seen.copies.pairs[seen.copies.kinds == 0])
     return rows_of(chains)
@@ -200,7 +200,7 @@ def rows_of(chains: Int64[np.ndarray, " n"]) -> list[list[int]]:
     return [rows.tolist() for rows in np.split(order, np.flatnonzero(np.diff(chains[order])) + 1) if len(rows) > 1]
 
 
-def _labels(seen: Seen) -> Iterator[Finding]:
+def _labels(seen: Looked) -> Iterator[Finding]:
     exact = disagreeing(_exact(seen), seen.labels)
     known = {row for rows in exact for row in rows}
     near = [rows for rows in disagreeing(seen.copies.groups(), seen.labels) if not known & {*rows}]
@@ -216,7 +216,7 @@ def _labels(seen: Seen) -> Iterator[Finding]:
         yield Finding("labels", sentence, advice, seen.show(groups), "", groups is exact)
 
 
-def _leaks(seen: Seen) -> Iterator[Finding]:
+def _leaks(seen: Looked) -> Iterator[Finding]:
     exact = seen.across(_exact(seen))
     known = {row for rows in exact for row in rows}
     near = [rows for rows in seen.across(seen.copies.groups()) if not known & {*rows}]
@@ -243,7 +243,7 @@ def _known_by(grouping: Grouping, count: int) -> str:
     return f"{counted(count, 'group')} by {grouping.kind}{sure}"
 
 
-def _take_over(seen: Seen, grouping: Grouping, verb: str = "data check") -> str:
+def _take_over(seen: Looked, grouping: Grouping, verb: str = "data check") -> str:
     """The command that reads the data with these groups, which are listed in a column first where no pattern says."""
     split = ["--fix-split", "split.csv"] if verb == "data check" else []
     if grouping.layout is not None:
@@ -253,7 +253,7 @@ def _take_over(seen: Seen, grouping: Grouping, verb: str = "data check") -> str:
     return f"{listed} && {shlex.join(again)}"
 
 
-def _copies(seen: Seen) -> Iterator[Finding]:
+def _copies(seen: Looked) -> Iterator[Finding]:
     inside = [rows for rows in seen.copies.groups() if len({seen.sides[row] for row in rows}) == 1]
     if inside:
         exact = {row for rows in _exact(seen) for row in rows}
@@ -268,7 +268,7 @@ def _copies(seen: Seen) -> Iterator[Finding]:
         yield Finding("copies", sentence, advice, seen.show(inside), command)
 
 
-def _groups(seen: Seen) -> Iterator[Finding]:
+def _groups(seen: Looked) -> Iterator[Finding]:
     for grouping in seen.groupings if ALL in seen.splits else ():
         if not grouping.given:
             known = _known_by(grouping, len(grouping.groups))
@@ -282,7 +282,7 @@ def _groups(seen: Seen) -> Iterator[Finding]:
 # ---- files and classes
 
 
-def _unreadable(seen: Seen) -> Iterator[Finding]:
+def _unreadable(seen: Looked) -> Iterator[Finding]:
     if rows := [*seen.survey.problems]:
         empty = sum("0 bytes" in problem for problem in seen.survey.problems.values())
         sentence = f"{counted(len(rows), 'image')} cannot be read" + f", {empty:,} of them empty (0 bytes)" * bool(
@@ -293,7 +293,7 @@ def _unreadable(seen: Seen) -> Iterator[Finding]:
         yield Finding("unreadable", f"{sentence}: {names}.", advice, seen.show_each(rows))
 
 
-def _missing_classes(seen: Seen) -> Iterator[Finding]:
+def _missing_classes(seen: Looked) -> Iterator[Finding]:
     if 5 * len(seen.classes) > len(seen.survey):  # counts or ages: each is a class of its own
         return
     for split in seen.splits if ALL not in seen.splits else ():
@@ -351,7 +351,7 @@ def _shorter(rows: NDArray[Any]) -> NDArray[Any]:
     return np.minimum(rows["width"], rows["height"])
 
 
-def _files(seen: Seen) -> Iterator[Finding]:
+def _files(seen: Looked) -> Iterator[Finding]:
     rows, good = seen.survey.rows, seen.survey.readable
     deep = np.flatnonzero(good & (rows["bits"] > 0)).tolist()
     used = int(rows["bits"].max(initial=0))
@@ -366,7 +366,7 @@ def _files(seen: Seen) -> Iterator[Finding]:
             yield Finding(kind, f"{_said(len(some), words)}.", advice, seen.show_each(some), command)
 
 
-def _looks(seen: Seen) -> Iterator[Finding]:
+def _looks(seen: Looked) -> Iterator[Finding]:
     rows, good = seen.survey.rows, seen.survey.readable
     if not good.any():
         return

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.arguments import typed
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Grid, WithGrid, check, forward_pass, last_output, with_grid
+from vitrail.explain.forward import Grid, WithGrid, check_explainable, forward_pass, last_output, with_grid
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
@@ -143,7 +143,7 @@ def compare(
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
     network = with_grid(network_and_background(model, background)[0], grid, images)
-    check(network, images, False)
+    check_explainable(network, images, False)
     patches, has_tokens = math.prod(network.grid(images)), isinstance(network, ViT)
     named, _ = methods_of(methods, isinstance(target, tuple), patches, has_tokens)
     first = first_pass(network, images) if first is None else first

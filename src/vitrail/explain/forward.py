@@ -108,7 +108,7 @@ def target_of_model(model: Model, images: Images, target: Target, grid: Grid = N
     if model.output.choose is None:
         return target
     whole = with_grid(model.network, grid, images)
-    check(whole, images, False)
+    check_explainable(whole, images, False)
     return choose_target(whole(images), target, model.output).plain
 
 
@@ -249,7 +249,7 @@ def forward_pass(
             not depend on the logits, or if images or target do not fit.
     """
     whole = check_tokens(network) if names else with_grid(network, grid, images)
-    check(whole, images, gradients)
+    check_explainable(whole, images, gradients)
     patches = whole.grid(images)
     blocks = [f"blocks.{index}" for index in range(check_tokens(network).config.depth)] if names else []
     record = Record(*names, f"{blocks[-1]}.output" if names else "logits", gradients=gradients)
@@ -269,7 +269,7 @@ def forward_pass(
     return ForwardPass(whole, record, chosen, logit, pixels, patches)
 
 
-def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
+def check_explainable(network: nn.Module, images: Tensor, gradients: bool) -> None:
     """Refuse what would give a wrong or a random map.
 
     Raises:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitrail.arguments import typed
 from vitrail.errors import UsageError
-from vitrail.explain.forward import all_finite, check, check_tokens, forward_pass
+from vitrail.explain.forward import all_finite, check_explainable, check_tokens, forward_pass
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
@@ -124,7 +124,7 @@ def sanity_check(model: Explainable, images: Images | None = None) -> SanityRepo
     if any(one.dtype != precision for one in network.parameters()):
         network = copy.deepcopy(network).to(precision)
     images = images.to(precision) if images.is_floating_point() else images
-    check(network, images, True)
+    check_explainable(network, images, True)
     with threads_set(1), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
         return SanityReport(tuple(checks(network, images)), time.perf_counter() - start)
 

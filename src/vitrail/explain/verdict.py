@@ -33,7 +33,7 @@ from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, find_evidence, n_distinct
-from vitrail.explain.forward import Grid, WithGrid, check, with_grid
+from vitrail.explain.forward import Grid, WithGrid, check_explainable, with_grid
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     STEPS,
@@ -342,7 +342,7 @@ def prepare(
     """
     network, used = network_and_background(model, options.background)
     whole, without = with_grid(network, grid, images), None
-    check(whole, images, False)
+    check_explainable(whole, images, False)
     if images.dim() != 4:
         raise UsageError(
             f"a test masks patches of images (b, c, h, w), but these have the shape {tuple(images.shape)}",

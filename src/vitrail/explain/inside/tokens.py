@@ -50,7 +50,7 @@ from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass, layer_index
+from vitrail.explain.forward import ForwardPass, check_explainable, check_tokens, forward_pass, layer_index
 from vitrail.explain.inside.heads import attention_at, output_map
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target, choose_target
@@ -334,7 +334,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
         UsageError: If the network is in training mode or has a readout or an attention without a rule, or if images or
             target do not fit.
     """
-    check(network, images, gradients=True)
+    check_explainable(network, images, gradients=True)
     places = [f"blocks.{index}" for index in range(network.config.depth)]
     for index in range(len(places)):
         attention_at(network, index)

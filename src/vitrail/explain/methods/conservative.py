@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass
+from vitrail.explain.forward import ForwardPass, check_explainable, check_tokens, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.target import Target
 from vitrail.nn.twin import ScaledBias, Wrap, bias_of, detached, wide
@@ -162,5 +162,5 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
 
 def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = lambda form, place: form) -> ForwardPass:
     """A pass of the twin whose parts are held fixed; what explanations cannot read at all is refused first."""
-    check(network, images, gradients=True)
+    check_explainable(network, images, gradients=True)
     return forward_pass(detached(check_tokens(network), wrap=wrap), images, target, "tokens", "logits", gradients=True)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, Grid, check, forward_pass, to_float64
+from vitrail.explain.forward import ForwardPass, Grid, check_explainable, forward_pass, to_float64
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
@@ -195,7 +195,7 @@ def integrated_gradients(
     check_count("steps", steps, 50)
     fits = tolerance is None or 0 < tolerance < 1
     check_option("tolerance", tolerance, fits, "above 0 and below 1, or None", 1e-3)
-    check(network, images, gradients=True)
+    check_explainable(network, images, gradients=True)
     forward = forward_pass(network, images, target, grid=grid)
     ends = wide(images.detach())
     path = _Path(forward, ends, like_images("baseline", baseline, ends), batch_size)

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Grid, check, forward_pass
+from vitrail.explain.forward import Grid, check_explainable, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -56,7 +56,7 @@ def smooth_grad(
     """
     check_count("samples", samples, 25)
     check_option("noise", noise, 0 <= noise < math.inf, "a fraction of the image's range, at least 0", 0.15)
-    check(network, images, gradients=True)
+    check_explainable(network, images, gradients=True)
     forward = forward_pass(network, images, target, grid=grid)
     pixels = wide(images.detach())
     flat = pixels.flatten(1)

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, Indices, LayerAttention, attention, check, forward_pass, layer_index
+from vitrail.explain.forward import (
+    ForwardPass,
+    Indices,
+    LayerAttention,
+    attention,
+    check_explainable,
+    forward_pass,
+    layer_index,
+)
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.vit import Images, ViT
@@ -54,7 +62,7 @@ def tam(
     states = last.read_row(attention, forward.readout)
     for layer in reversed(before[first:]):
         states = states + layer.through(states[:, None], attention)[:, 0]
-    check(network, images, gradients=True)
+    check_explainable(network, images, gradients=True)
     runs = [last_layer_at(forward, (step + 1) / steps) for step in range(steps)]
     weights = last.read_row(partial(mean_gradient, runs), forward.readout)
     return forward.attribution(states * weights, "tam")
