@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory, public_name
 
+PASSED = "python:"  # begins the name of what was passed as an object, such as data
 OWN_PART = "own:"  # in front of the name of a part that is a person's own
 
 
@@ -313,9 +314,12 @@ def python_call(verb: str, words: Sequence[str], own: Mapping[str, str]) -> str:
     Args:
         verb: load, evaluate, train or distill.
         words: The arguments in front of the objects, as they are typed.
-        own: What is stored of each object, by its kind. What has no name that can be typed becomes `...`.
+        own: What is stored of each object, by its kind. What has no name that can be typed becomes `...`; data that
+            were an object, which have a reader, become the argument `data`.
     """
-    return f"vitrail.{verb}({', '.join([*words, *(f'{kind}={_named(kind, name)}' for kind, name in own.items())])})"
+    words = ["data" if word.startswith(repr(PASSED)[:-1]) else word for word in words]
+    named = (f"{kind}={_named(kind, name)}" for kind, name in own.items() if not name.startswith(PASSED))
+    return f"vitrail.{verb}({', '.join([*words, *named])})"
 
 
 def _named(kind: str, stored: str) -> str:
@@ -347,6 +351,8 @@ def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str
     Raises:
         UsageError: Names those that are missing; its hint is the call.
     """
-    if missing := "; ".join(f"{kind} {own[kind]}".strip() for kind in own if passed.get(kind) is None):
+    missing = [kind for kind in own if passed.get(kind) is None]
+    said = (f"{kind} {own[kind]}".strip().replace(f"reader {PASSED}", "data of the type ") for kind in missing)
+    if missing := "; ".join(said):
         problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
         raise UsageError(problem, python_call(verb, words, own))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from vitrail.arguments import Later, check_kind, typed
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
@@ -29,6 +29,19 @@ if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
     from vitrail.data.dataset import Counts
     from vitrail.data.layout import Layout
+
+
+@runtime_checkable
+class Items(Protocol):
+    """A Python object that holds data: see `vitrail.data.readers.memory`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+Data = str | Path | Items
+"""A name, a path, or an object."""
 
 Reader = Callable[..., "RawDataset"]
 """(a name or path, the folder of named sets or None) to what lies there, as a `RawDataset`."""
@@ -211,6 +224,34 @@ def files_of(what: str) -> str:
     return row.files
 
 
+def is_passed(data: object) -> TypeGuard[Items]:
+    """Whether this is an object that holds data, and not what names some: pairs, a data set, or columns."""
+    if isinstance(data, list | tuple):
+        return len(data) > 0 and isinstance(data[0], list | tuple) and len(data[0]) == 2
+    has = all(hasattr(data, name) for name in ("__len__", "__getitem__"))
+    return has and not isinstance(data, str | bytes | Path) and (hasattr(data, "columns") or not hasattr(data, "ndim"))
+
+
+def name_passed(data: Data, reader: Reader | None, layout: "Layout") -> tuple[str, Reader | None]:
+    """The name of data, and their reader, where they are an object or have one.
+
+    Raises:
+        UsageError: They are no data; or an object and a reader stand side by side.
+        DataError: The object cannot be used.
+    """
+    if isinstance(data, str | Path):
+        return str(data), reader
+    if not is_passed(data):
+        problem = f"data must be a name, a path, or an object that has images, got {type(data).__name__} {data!r:.60}"
+        raise UsageError(problem, "[(image, label), ...], a torch Dataset, or {'image': [..], 'label': [..]}")
+    if reader is not None:
+        raise UsageError("data that are an object need no reader", Hint(drop=["reader"]))
+    from vitrail.data.readers.memory import Passed  # with torch
+
+    held = Passed(data, layout)
+    return held.name, held
+
+
 def check_root(what: str, data_root: Path | None) -> None:
     """Refuse a folder of named sets where none is looked for.
 
@@ -261,7 +302,7 @@ def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
 
 @typed
 def read(
-    what: str,
+    what: Data,
     data_root: Path | None = None,
     *,
     split_seed: int = 0,
@@ -271,7 +312,7 @@ def read(
     """Read what lies there, by the reader that fits.
 
     Args:
-        what: The name of a known set, or a path; see `FORMATS`.
+        what: The name of a known set, or a path; see `FORMATS`; or an object that holds data.
         data_root: Where the files of a named set are.
         split_seed: Of samples that are made.
         counts: How many samples are made, of a set that is made; the usual numbers when None.
@@ -287,16 +328,22 @@ def read(
     from vitrail.data.layout import AS_FOUND, Layout  # columns, which a list of formats does not need
 
     check_kind("layout", layout, Layout, "vitrail.data.layout.Layout(label_column='name')")
-    chosen, how = check_data(what), layout or AS_FOUND
+    how = layout or AS_FOUND
+    if is_passed(what):
+        from vitrail.data.readers.memory import Passed  # with torch
+
+        return how.apply(Passed(what, how)(layout=how))
+    named = str(what)
+    chosen = check_data(named)
     if not chosen.columns:
-        how.check_columns(what)
+        how.check_columns(named)
     more = (split_seed, counts) if chosen.made else (how,) if chosen.columns else ()
-    raw = chosen.read(what, data_root, *more)
-    return how.apply(replace(raw, name=what if chosen.names(what) else raw.root))
+    raw = chosen.read(named, data_root, *more)
+    return how.apply(replace(raw, name=named if chosen.names(named) else raw.root))
 
 
 def read_images(
-    words: str | Path | Sequence[str | Path],
+    words: Data | Sequence[str | Path],
     data_root: str | Path | None = None,
     *,
     flat: bool = False,
@@ -305,7 +352,7 @@ def read_images(
     """The images that words name, for verbs that need no labels.
 
     Args:
-        words: What `read` takes; an image; or several images and folders.
+        words: What `read` takes, also an object; an image; or several images and folders.
         data_root: Where the files of a named set are.
         flat: Whether a folder stands for all images in it, at any depth, under paths that can be typed; else its
             folders are classes and splits, and names hold wherever the data lie.
@@ -318,7 +365,11 @@ def read_images(
         UsageError: There is no such named set; or a set, a list or shards stand beside others.
         DataError: The data cannot be read, hold no image, or hold texts.
     """
+    if is_passed(words):
+        return read(words, layout=layout)
     names = [str(words)] if isinstance(words, str | Path) else [str(word) for word in words]
+    if not names:
+        raise UsageError("data is empty, so there is no image", "a path, or several")
     root, row = None if data_root is None else Path(data_root).expanduser(), format_of(names[0])
     check_root(names[0], root)
     alone = len(names) == 1 and row is not None and not (flat and row.sorts)

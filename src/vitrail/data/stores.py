@@ -2,6 +2,7 @@
 
     Tree             the files below a folder; an archive gives the same of its members (`readers.archive`)
     EncodedImages    images at places in other files: members of archives, or what was unpacked of a table
+    ItemImages       images that a Python object gives
     remembered       what was found out about a file once, in the user's cache
 
 An image inside another file has the name, the bytes and the hash that it would have as a file of its own, so that a
@@ -22,12 +23,14 @@ import torch
 from filelock import FileLock
 from jaxtyping import Int64
 from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
 from vitrail.data.columns import ALL, split_of
-from vitrail.data.images import FileImages, Images, SizedImages
+from vitrail.data.images import LOOKED_INTO, FileImages, Images, SizedImages, evenly, hash_of, open_image
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, RunError, some_of
+from vitrail.errors import DataError, RunError, located, some_of
 from vitrail.io import user_cache, write_file
 
 PLACE = ("file", "offset", "taken", "size", "deflated")  # of an image: see `EncodedImages`
@@ -119,6 +122,61 @@ class EncodedImages(SizedImages):
         """The chosen images."""
         ids = np.fromiter(indices, np.int64)
         return EncodedImages(self.files, self.places[ids], self._names.select(ids))
+
+
+@final
+class ItemImages(Images):
+    """Images that an object gives one by one.
+
+    Args:
+        get: From a number to a path, the bytes of a file, a PIL image or pixels.
+        label: The name of the set; the image with number 17 is called `label/17`.
+        numbers: Of the images in it.
+    """
+
+    def __init__(self, get: Callable[[int], Any], label: str, numbers: Sequence[int]) -> None:
+        self.get, self.label, self.numbers = get, label, numbers
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.numbers)
+
+    def name(self, index: int) -> str:
+        """The set's label and the image's number in it."""
+        return f"{self.label}/{self.numbers[index]}"
+
+    def read(self, index: int, least: int | None = None) -> tuple[Image.Image, bytes]:
+        """The image, and the hash of the file that it came from, else of its pixels."""
+        item = self.get(self.numbers[index])
+        if isinstance(item, str | Path):
+            return FileImages([Path(item)]).read(0, least)
+        with located(self.name(index)):
+            if isinstance(item, bytes):
+                return open_image("an image", item, least), hash_of(item)
+            image = open_image(_as_bytes(item))
+            return image, hash_of(image.tobytes(), (image.mode, *image.size))
+
+    def open(self, index: int) -> Image.Image:
+        """The image."""
+        return self.read(index)[0]
+
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ItemImages":
+        """The chosen images."""
+        return ItemImages(self.get, self.label, [self.numbers[int(index)] for index in indices])
+
+    def digest(self) -> bytes:
+        """A hash of the names, and of the content of some images."""
+        state = hashlib.blake2b("\0".join(self.names()).encode(), digest_size=16)
+        for index in evenly(range(len(self)), LOOKED_INTO):
+            state.update(self.content_hash(index))
+        return state.digest()
+
+
+def _as_bytes(item: Any) -> Any:
+    """Pixels of floats from 0 to 1 as 0 to 255; anything else as it is."""
+    if isinstance(item, Tensor | np.ndarray) and "float" in str(item.dtype) and ((item >= 0) & (item <= 1)).all():
+        return (item * 255).round().byte() if isinstance(item, Tensor) else np.rint(item * 255).astype(np.uint8)
+    return item
 
 
 def remembered(

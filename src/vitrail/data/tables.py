@@ -315,6 +315,13 @@ def divided(
     return splits
 
 
+def classes_in_order(samples: Samples) -> tuple[str, ...] | None:
+    """Classes that are whole numbers, in the order of these and not of their digits; None where some are none."""
+    names = {*(samples.labels or ())}
+    is_number = all(re.fullmatch(r"-?\d+", name) for name in names)
+    return tuple(sorted(names, key=int)) if names and is_number else None
+
+
 def _has_several(table: Listing, name: str) -> bool:
     """Whether its cells are lists, or words with `|` between."""
     cells = table.columns[name]

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import Images, what_to_try
-from vitrail.data.sources import read_images
+from vitrail.data.sources import Data, read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
     ARRAYS,
@@ -61,7 +61,7 @@ IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropo
 @typed
 def embed(
     model: str | Path | Model,
-    data: str | Path,
+    data: Data,
     *,
     out: str | Path | None = None,
     patches: bool = False,
@@ -81,7 +81,8 @@ def embed(
 
     Args:
         model: A ViT: what `vitrail.load` opens, or a model that was loaded.
-        data: Images, as `train` takes them, or without classes: a named set, a folder, a list, shards, or an image.
+        data: Images, as `train` takes them, or without classes: a named set, a folder, a list, shards, or an image;
+            or an object, as `train` takes it.
         out: A file (.npz or .parquet) to write; one of the same images by the same model is read instead. None: nothing
             is written.
         patches: Whether every patch token is stored, too: (rows, columns, d) of each image.
@@ -118,7 +119,7 @@ def embed(
         split = split_of(split) or split
         if split not in raw.splits:
             there = list(raw.splits)
-            problem = f"{data} has no split {split}; its splits are {', '.join(there)}"
+            problem = f"{raw.name} has no split {split}; its splits are {', '.join(there)}"
             raise UsageError(problem, Hint({"split": nearest(split, there) or there[0]}))
         raw = raw.only([split])
     for sentence in raw.notes:
@@ -127,7 +128,7 @@ def embed(
     if workers is not None and workers < 0:
         raise UsageError(f"workers must be at least 0, got {workers}", Hint({"workers": 0}))
     if workers is not None and cluster is None and not any(images.encoded for images in splits):
-        problem = f"workers={workers} is for image files, but the images of {data} are in memory"
+        problem = f"workers={workers} is for image files, but the images of {raw.name} are in memory"
         raise UsageError(problem, Hint(drop=["workers"]))
     started = None
     if target is not None:

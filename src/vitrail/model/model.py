@@ -26,7 +26,7 @@ from vitrail.data.background import background_misfit, photographs
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.sources import format_of, read_images
+from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, check_count, located, some_of
 from vitrail.nn import ViT, evaluating
@@ -238,7 +238,7 @@ class Model:
     @typed
     def predict(
         self,
-        sources: Source | NamedImage | Iterable[Source | NamedImage],
+        sources: Source | NamedImage | Iterable[Source | NamedImage] | Items,
         *,
         search: "networks.Search | None" = None,
         batch_size: int = 64,
@@ -247,8 +247,9 @@ class Model:
 
         Args:
             sources: Texts; or opened images (`NamedImage` has a name), pixels (see `data.preprocessing.image_of`) and
-                what names images: files, a folder, a list, a named set; or a single one. Any iterable of these is read
-                once, a batch at a time, so a generator may go through more than memory holds.
+                what names images: files, a folder, a list, a named set; or a single one; or an object, as
+                `vitrail.train` takes it. Any iterable of these is read once, a batch at a time, so a generator may go
+                through more than memory holds.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
 
@@ -287,12 +288,15 @@ class Model:
                     yield name, NamedImage(name, samples.images.open(row))
 
 
-def each_of(sources: Source | NamedImage | Iterable[Source | NamedImage]) -> Iterator[Source | NamedImage]:
+def each_of(sources: Any) -> Iterator[Source | NamedImage]:
     """Each of some sources, in turn; the only one where it is no iterable; of pixels each image, (n, ...)."""
     if isinstance(sources, np.ndarray | Tensor):
         yield from [sources] if sources.ndim in (2, 3) else sources
     elif isinstance(sources, str | Path | Image.Image | NamedImage):
         yield sources
+    elif is_passed(sources):
+        for samples in read_images(sources).splits.values():
+            yield from (NamedImage(name, samples.images.open(row)) for row, name in enumerate(samples.inputs.names()))
     else:
         yield from sources
 

@@ -31,6 +31,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
 from vitrail.data.columns import ALL, SPLITS, Column, Match, RawDataset, Samples, split_of
 from vitrail.data.images import Images
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.io import plain, to_json
@@ -95,20 +96,21 @@ def check_own_kinds(task: object, network: object, parts: object, objective: obj
         demand(known, f"its networks must be of {', '.join(NETWORKS)}, got {task.networks}")
 
 
-def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
+def read_own(reader: Reader, data: str, root: Path | None, layout: Layout = AS_FOUND) -> RawDataset:
     """The data that a user's own reader finds, checked against its contract.
 
     Args:
         reader: (data, data root) -> `RawDataset`.
         data: What it reads.
         root: Where named sets lie.
+        layout: As for `vitrail.data.sources.read`; columns are for data that are an object.
 
     Raises:
         DataError: It breaks its contract; names the clause.
     """
     called = getattr(reader, "__qualname__", type(reader).__name__)
     with contract(f"the reader {called}", READER, DataError):
-        raw = reader(data, root)
+        raw = reader(data, root, layout) if getattr(reader, "takes_layout", False) else reader(data, root)
         raw = replace(raw, root=str(raw.root)) if isinstance(raw, RawDataset) else raw
         expect("what it returned", raw, RawDataset)
         demand(len(raw.splits) > 0, "it has no splits by name")
@@ -119,7 +121,7 @@ def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
             _check_samples(f"its split {name}", samples)
             demand(list(samples.columns) == list(raw.columns()), f"its split {name} has other columns")
         to_json(dict(raw.facts))
-    return raw
+    return layout.apply(raw)
 
 
 def _check_samples(what: str, samples: Samples) -> None:

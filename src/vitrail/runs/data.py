@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
-from vitrail.arguments import check_passed
+from vitrail.arguments import PASSED, check_passed
 from vitrail.data.batches import Batches
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
@@ -224,6 +224,8 @@ def check_objects(run: Run, data: str | None, objects: Mapping[str, object]) -> 
     if run.reader and (data is None or run.knows(data)):
         own["reader"] = run.reader
     words = [repr(str(word)) for word in (run.name, data) if word is not None]
+    if run.reader.startswith(PASSED) and data is None:
+        words.append(repr(run.facts["name"]))
     check_passed(own, objects, "evaluate", words)
 
 
@@ -280,7 +282,7 @@ def open_for(
     else:
         from vitrail.runs.contracts import read_own  # which the library's own readers do not need
 
-        raw = layout.apply(read_own(reader, what, data_root))
+        raw = read_own(reader, what, data_root, layout)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)

@@ -18,7 +18,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.images import what_to_try
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import open_loader
-from vitrail.data.sources import Reader
+from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import check_writable, evaluation_place, write_file
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
@@ -45,7 +45,7 @@ BATCH = 256  # samples at a time; does not change what is counted
 @typed
 def evaluate(
     model: str | Path | Model,
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     run: str | Path | Run | None = None,
     data_root: str | Path | None = None,
@@ -86,7 +86,9 @@ def evaluate(
         UsageError: There are no data and none stored, or no such split; or the page cannot be written there.
         DataError: The model or the data cannot be used.
     """
-    data, page = None if data is None else str(data), None if out is None else evaluation_place(Path(out))
+    page = None if out is None else evaluation_place(Path(out))
+    if data is not None:
+        data, reader = name_passed(data, reader, layout)
     if page is not None:
         check_writable(page)
     opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)

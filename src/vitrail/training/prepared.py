@@ -224,7 +224,7 @@ def open_data(
         DataError: The data cannot be used.
     """
     if own.reader:
-        raw = layout.apply(read_own(own.reader, data, root))
+        raw = read_own(own.reader, data, root, layout)
     else:
         raw = read(data, root, split_seed=seed, counts=counts, layout=layout)
     if own.task is not None:

@@ -19,7 +19,8 @@ from torch import nn
 from vitrail.arguments import in_python, python_call, typed
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
-from vitrail.data.sources import Reader
+from vitrail.data.layout import Layout
+from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
@@ -52,7 +53,7 @@ WARMING = 2  # first steps that are not timed: buffers are allocated, and images
 
 @typed
 def train(
-    data: str = "",
+    data: Data = "",
     out: str | Path | None = None,
     options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
@@ -71,7 +72,8 @@ def train(
 
     Args:
         data: A named set, a folder of class folders, a list, a file of pairs (see
-            `vitrail.data.sources`), or what `reader` takes; may be empty if `options.config` names it.
+            `vitrail.data.sources`), or what `reader` takes; may be empty if `options.config` names it. Or an object:
+            [(image, label), ...], a Dataset of torch, columns; see `vitrail.data.readers.memory`.
         out: The run folder; a new one below `runs/` when None.
         options: Settings that differ from the recipe.
         listen: Gets every event; see `vitrail.training.events`.
@@ -94,13 +96,14 @@ def train(
         Stopped: Ctrl-C or SIGTERM; the same call with resume="auto" continues the run.
     """
     check_own_kinds(task, network, parts, objective, reader)
+    data, reader = name_passed(data, reader, Layout.of(options))
     own = Own(task, network, parts, objective, reader)
     return _run(Request(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
 
 
 @typed
 def distill(
-    data: str,
+    data: Data,
     teacher: str | Path | Model | Teacher | Callable[..., Any],
     out: str | Path | None = None,
     options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
@@ -136,7 +139,7 @@ def distill(
 
 
 def _distillation(
-    data: str, teacher: Any, options: TrainOptions, assume: Mapping[str, Any] | None, classes: Sequence[str] | None
+    data: Data, teacher: Any, options: TrainOptions, assume: Mapping[str, Any] | None, classes: Sequence[str] | None
 ) -> Request:
     """The request of a distillation.
 
@@ -148,9 +151,11 @@ def _distillation(
         problem = f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}"
         raise UsageError(problem, "vitrail.Teacher(network, preprocessing, classes)")
     passed = isinstance(teacher, Teacher)
+    name, reader = name_passed(data, None, Layout.of(options))
     return Request(
-        data=data,
+        data=name,
         options=options,
+        own=Own(reader=reader),
         teacher=f"{OBJECT}{teacher.name}" if passed else str(teacher),
         teacher_assume=assume or {},
         teacher_object=teacher if passed else None,
@@ -269,7 +274,7 @@ class Plan:
 
 
 def plan_training(
-    data: str = "",
+    data: Data = "",
     out: str | Path | None = None,
     options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
@@ -290,7 +295,8 @@ def plan_training(
         RunError: A step fails: no memory, or a loss that is not finite.
     """
     if teacher is None:
-        request = Request(data=data, options=options, assume=assume or {})
+        name, reader = name_passed(data, None, Layout.of(options))
+        request = Request(data=name, options=options, own=Own(reader=reader), assume=assume or {})
     else:
         request = _distillation(data, teacher, options, assume, classes)
     if options.resume != "never":

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitrail.data.columns import ALL, SPLITS, RawDataset, Samples, split_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.tables import SPLIT, Listing, Roles, columns_of, find_roles, splits_in
+from vitrail.data.tables import SPLIT, Listing, Roles, classes_in_order, columns_of, find_roles, splits_in
 from vitrail.errors import DataError, Hint, counted, raised_as, some_of
 
 Arrays = dict[str, NDArray[Any]]
@@ -68,7 +68,7 @@ def read_arrays(what: str, data_root: Path | None = None, layout: Layout = AS_FO
         rows = [row for row, each in enumerate(where) if each == split]
         inputs = images[split] if split in images else images[ALL].select(rows)
         splits[split] = Samples(inputs, columns_of(table, roles, rows))
-    return RawDataset(str(path.resolve()), splits, tuple(notes), _in_order(next(iter(splits.values()))))
+    return RawDataset(str(path.resolve()), splits, tuple(notes), classes_in_order(next(iter(splits.values()))))
 
 
 def _parts(path: Path) -> dict[str, Arrays]:
@@ -158,10 +158,3 @@ def _cells(values: NDArray[Any]) -> list[Any]:
         values = values.astype(np.int64)
     words = values.astype(str).tolist()
     return ["" if values.dtype.kind == "f" and word == "nan" else word for word in words]
-
-
-def _in_order(samples: Samples) -> tuple[str, ...] | None:
-    """Classes that are numbers, in the order of these; None where some are none."""
-    names = {*(samples.labels or ())}
-    is_number = all(re.fullmatch(r"-?\d+", name) for name in names)
-    return tuple(sorted(names, key=int)) if names and is_number else None

@@ -24,7 +24,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.columns import Samples
 from vitrail.data.images import FileImages, NamedImage, open_image
-from vitrail.data.sources import format_of, read_images
+from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, known_mask
@@ -185,7 +185,7 @@ class Report(Sequence[ExplainedImage]):
 @typed
 def report(
     model: Model,
-    images: ImageLike | NamedImage | Iterable[ImageLike | NamedImage],
+    images: ImageLike | NamedImage | Iterable[ImageLike | NamedImage] | Items,
     methods: MethodLike | Sequence[MethodLike] = DEFAULT,
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
@@ -208,8 +208,8 @@ def report(
         model: From `vitrail.load`.
         images: One or several: paths, PIL images, pixels as `model.predict` takes them,
             `vitrail.data.images.NamedImage`, which has a name, the true class and a mask, or what else names images: a
-            folder, a list, a named set (the test images where there are some). An image that cannot be read is left
-            out, and named in `Report.left_out`.
+            folder, a list, a named set (the test images where there are some), or an object as `vitrail.train` takes
+            it. An image that cannot be read is left out, and named in `Report.left_out`.
         methods: One or several, by name, as the function or as `Method`; "usual" for four of different kinds, as
             `--compare` has them; "all" for every method that takes at most some tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
@@ -244,7 +244,7 @@ def report(
     if not isinstance(model, Model):
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
-    several = enumerate(each_of(images), start=1)
+    several: Iterable[tuple[int, Any]] = enumerate([images] if is_passed(images) else each_of(images), start=1)
     openers = [opener for place, one in several for opener in _openers(one, f"image {place}", model)]
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
@@ -372,14 +372,14 @@ def short_names(names: Sequence[str]) -> list[str]:
 # ---- its images
 
 
-def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Callable[[], NamedImage]]:
+def _openers(image: ImageLike | NamedImage | Items, name: str, model: Model) -> list[Callable[[], NamedImage]]:
     """What opens the image, or each of those that a word names; `name` is what one without a name is called."""
     if isinstance(image, NamedImage):
         return [lambda: image]
-    if not isinstance(image, str | Path):
-        return [lambda: NamedImage(name, open_image(image))]
-    if format_of(str(image)) is None:
+    if isinstance(image, str | Path) and format_of(str(image)) is None:
         return [partial(_open_file, image)]
+    if not isinstance(image, str | Path) and not is_passed(image):
+        return [lambda: NamedImage(name, open_image(image))]
     samples = read_images(image, flat=True).held_out
     return [partial(named_image, samples, number, model) for number in range(len(samples))]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.arguments import in_python
+from vitrail.arguments import PASSED, in_python
 from vitrail.data.sources import Reader
 from vitrail.errors import Hint, as_word
 from vitrail.nn import Parts, names_of
@@ -25,7 +25,7 @@ from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.weights.assume import check_assume, check_names
 
-OBJECT = "python:"  # before the name of a teacher that was passed as an object
+OBJECT = PASSED  # before the name of a teacher that was passed as an object
 PATHS = ("teacher", "teacher_weights")  # which are stored as absolute paths
 
 
