@@ -27,7 +27,16 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.columns import ALL, split_of
-from vitrail.data.images import LOOKED_INTO, FileImages, Images, SizedImages, evenly, hash_of, open_image
+from vitrail.data.images import (
+    LOOKED_INTO,
+    FileImages,
+    Images,
+    SizedImages,
+    evenly,
+    hash_of,
+    is_broken_link,
+    open_image,
+)
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, RunError, located, some_of
@@ -46,14 +55,14 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def entries(self, folder: str | Path) -> list[Any]:
-        """What lies in a folder, as `os.scandir` has it.
+    def entries(self, folder: str | Path) -> Mapping[str, bool]:
+        """What lies in a folder, by name, and whether it is a folder; a link that leads nowhere is a file.
 
         Raises:
             OSError: It is not there, or cannot be read.
         """
         with os.scandir(folder) as entries:
-            return list(entries)
+            return {each.name: not _is_broken(each) and each.is_dir() for each in entries}
 
     def identity(self, folder: Path) -> Hashable:
         """The same for all names of one folder."""
@@ -71,6 +80,10 @@ class Tree:
     def images(self, files: Sequence[Path]) -> Images:
         """Some of its files as images."""
         return FileImages(files, self.root)
+
+
+def _is_broken(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and is_broken_link(Path(entry.path))
 
 
 @final
@@ -200,17 +213,17 @@ def remembered(
         hashlib.blake2b(repr(each).encode(), digest_size=12).hexdigest()
         for each in ((str(source), kind), (status.st_size, status.st_mtime_ns, status.st_ino))
     )
-    kept = folder / f"{place}-{state}.safetensors"
+    kept, beside = (folder / f"{place}-{state}.{ending}" for ending in ("safetensors", "bytes"))
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{place}.lock"):
-        if not kept.is_file():
+        if not (kept.is_file() and beside.is_file()):
             for former in folder.glob(f"{place}-*"):
                 former.unlink()
-            arrays = make(source, kept.with_suffix(".bytes"))
-            tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+            beside.touch()
+            tensors = {name: torch.from_numpy(np.array(array)) for name, array in make(source, beside).items()}
             write_file(kept, tensors_to_bytes(tensors))
     found = read_tensors(kept, shlex.join(["rm", str(kept)]))
-    return {name: tensor.numpy() for name, tensor in found.items()}, kept.with_suffix(".bytes")
+    return {name: tensor.numpy() for name, tensor in found.items()}, beside
 
 
 def splits_of_files(files: Sequence[PurePath]) -> tuple[list[str], str]:

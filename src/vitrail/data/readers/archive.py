@@ -9,11 +9,12 @@ their places, in any order, by any number of processes.
 
 import errno
 import os
+import stat
 import struct
 import tarfile
 import zipfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -74,7 +75,7 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
         return read_described(tree, lists, layout)
     if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
         return found
-    lists = [Path(each.path) for each in tree.entries(tree.root) if each.name.lower().endswith(LISTS)]
+    lists = [tree.root / name for name in tree.entries(tree.root) if name.lower().endswith(LISTS)]
     raw = read_tree(tree)
     columns = [samples.columns.get(LABEL) for samples in raw.splits.values()]
     classes = {name for column in columns if isinstance(column, Labels) for name in column.names}
@@ -82,33 +83,6 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
         return read_list(lists[0], tree, layout)
     layout.check_columns(what)
     return raw
-
-
-@dataclass(frozen=True)
-class ArchivedEntry:
-    """A file or folder in an archive, as `os.scandir` has those on disk.
-
-    Args:
-        name: Its own.
-        path: With all folders that it lies in.
-        folder: Whether it is one.
-    """
-
-    name: str
-    path: str
-    folder: bool
-
-    def is_dir(self) -> bool:
-        """Whether it is a folder."""
-        return self.folder
-
-    def is_file(self) -> bool:
-        """Whether it is a file."""
-        return not self.folder
-
-    def is_symlink(self) -> bool:
-        """Never: links in archives are passed over."""
-        return False
 
 
 class Archive(Tree):
@@ -124,7 +98,7 @@ class Archive(Tree):
 
     def __init__(self, root: Path, files: Sequence[Path]) -> None:
         super().__init__(root)
-        self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, ArchivedEntry]()}
+        self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, bool]()}
         places = list[NDArray[np.int64]]()
         for number, file in enumerate(files):
             found, _ = remembered(file, "members", _members)
@@ -135,32 +109,31 @@ class Archive(Tree):
             places.append(np.concatenate([np.full_like(place[:, :1], number), place], axis=1))
         self.places = np.concatenate(places)
         for path in self.rows:
-            self._add(path, folder=False)
+            self._add(path, is_folder=False)
         self._unwrap()
 
-    def _add(self, path: str, folder: bool) -> None:
+    def _add(self, path: str, is_folder: bool) -> None:
         """A member, and the folders that it lies in."""
         above, name = os.path.split(path)
         if above not in self.inside:
             self.inside[above] = {}
-            self._add(above, folder=True)
-        self.inside[above][name] = ArchivedEntry(name, path, folder)
+            self._add(above, is_folder=True)
+        self.inside[above][name] = is_folder
 
     def _unwrap(self) -> None:
         """Go into a folder that alone lies in the root, unless it is a split, or a class: then it holds images only."""
-        seen = [each for each in self.entries(self.root) if not each.name.startswith(HIDDEN_NAMES)]
-        if len(seen) == 1 and seen[0].folder and not split_of(seen[0].name):
-            below = self.entries(seen[0].path)
-            if any(each.folder or each.name.lower().endswith(LISTS) for each in below):
-                self.root = Path(seen[0].path)
+        seen = [name for name in self.entries(self.root) if not name.startswith(HIDDEN_NAMES)]
+        if len(seen) == 1 and not split_of(seen[0]):
+            below = self.inside.get(str(self.root / seen[0]), {})
+            if any(is_folder or name.lower().endswith(LISTS) for name, is_folder in below.items()):
+                self.root /= seen[0]
                 self._unwrap()
 
-    def entries(self, folder: str | Path) -> list[ArchivedEntry]:
-        """What lies in a folder."""
-        inside = self.inside.get(os.path.normpath(folder))
-        if inside is None:
+    def entries(self, folder: str | Path) -> Mapping[str, bool]:
+        """What lies in a folder, by name, and whether it is a folder."""
+        if (inside := self.inside.get(os.path.normpath(folder))) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        return [*inside.values()]
+        return inside
 
     def identity(self, folder: Path) -> Hashable:
         """The name itself."""
@@ -203,7 +176,7 @@ def _in_zip(file: Path) -> Iterator[Place]:
     """The files in a zip."""
     with zipfile.ZipFile(file) as archive, open(file, "rb") as handle:
         for member in archive.infolist():
-            if member.is_dir():
+            if member.is_dir() or stat.S_ISLNK(member.external_attr >> 16):
                 continue
             if member.flag_bits & ENCRYPTED:
                 raise DataError(f"{file}: the member {member.filename} is encrypted", "unzip it, and name the folder")

@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from pathlib import Path
 
 from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
-from vitrail.data.images import is_broken_link
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
 from vitrail.errors import DataError, counted, some_of
@@ -40,16 +39,15 @@ class _Walk:
         A link that leads nowhere and is named as an image is one: whoever opens it reports it as unreadable.
         """
         folders, images = [], []
-        for entry in self.tree.entries(folder):
-            path = Path(entry.path)
-            broken = is_broken_link(path) if entry.is_symlink() else False
-            image = entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".")
-            if not broken and entry.is_dir():
-                hidden = entry.name.startswith(HIDDEN_NAMES)
-                (self.passed[HIDDEN] if hidden else folders).append(path)
-            elif image and (broken or entry.is_file()):
+        for name, is_folder in self.tree.entries(folder).items():
+            path = folder / name
+            if is_folder:
+                (self.passed[HIDDEN] if name.startswith(HIDDEN_NAMES) else folders).append(path)
+            elif name.startswith("."):
+                continue
+            elif name.lower().endswith(EXTENSIONS):
                 images.append(path)
-            elif not entry.name.startswith("."):
+            else:
                 self.other[path.suffix.lower()] += 1
         return sorted(folders), sorted(images)
 

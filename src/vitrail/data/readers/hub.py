@@ -10,6 +10,7 @@ beside it, where no two are called alike; else by its file and row.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -33,6 +34,11 @@ from vitrail.io import writing
 AT_ONCE = 64  # images of a table in memory
 BUFFER = 2**20  # bytes of a column that are read at once
 BYTES = "bytes"  # of an image in a table, beside its path
+IMAGE = re.compile(
+    rf"(large_)?binary|struct<(.*, )?{BYTES}: (large_)?binary.*"
+)  # types of columns, as pyarrow says them
+_WORD = r"(large_)?string|u?int\d+|bool"
+PLAIN = re.compile(rf"{_WORD}|float|double|dictionary<values=({_WORD}),.*|(large_)?list<\w+: ({_WORD})( not null)?>")
 
 
 def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
@@ -133,13 +139,13 @@ def _columns_in(
     """
     with _parquet(files[0]) as library:
         schema = library.read_schema(files[0])
-    likely = [field.name for field in schema if _holds_bytes(field.type)]
+    likely = [field.name for field in schema if IMAGE.fullmatch(str(field.type))]
     usual = [name for name in (layout.path_column, *PATHS) if name in likely] or likely
     if len(likely) > 1 and usual == likely:
         problem = f"{path}: {some_of(likely, 5)} could each be the images"
         raise UsageError(problem, Hint({"path_column": likely[0]}))
     column = "" if layout.path_column not in ("", *likely) else next(iter(usual), "")
-    plain = [field.name for field in schema if field.name not in likely and _is_plain(field.type)]
+    plain = [field.name for field in schema if PLAIN.fullmatch(str(field.type))]
     cells: dict[str, list[Any]] = {name: [] for name in plain}
     for file in files:
         with _parquet(file) as library:
@@ -168,24 +174,6 @@ def _named(cell: Any, names: tuple[str, ...]) -> str | list[str]:
     if isinstance(cell, list):
         return [names[each] for each in cell]
     return "" if cell is None or cell < 0 else names[cell]
-
-
-def _holds_bytes(kind: Any) -> bool:
-    """Whether values of this type are bytes, alone or in the field `bytes` beside a path."""
-    import pyarrow.types as types
-
-    if types.is_struct(kind):
-        return kind.get_field_index(BYTES) >= 0
-    return types.is_binary(kind) or types.is_large_binary(kind)
-
-
-def _is_plain(kind: Any) -> bool:
-    """Whether values of this type are texts, numbers, or lists of texts or whole numbers."""
-    import pyarrow.types as types
-
-    inner = kind.value_type if types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind) else kind
-    kinds = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string)
-    return any(each(inner) for each in kinds) or types.is_floating(kind)
 
 
 def _unpacked(files: list[Path], column: str, root: Path) -> EncodedImages:

@@ -134,7 +134,7 @@ def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree
         above, name = os.path.split(file)
         if above not in known:
             try:
-                known[above] = {entry.name for entry in tree.entries(above) if not entry.is_dir()}
+                known[above] = {entry for entry, is_folder in tree.entries(above).items() if not is_folder}
             except OSError:
                 known[above] = set()
         return name in known[above]

@@ -46,13 +46,13 @@ def metadata_in(tree: Tree) -> dict[str, Path]:
     Raises:
         DataError: Two of them say what is in one folder.
     """
-    beside, found = tree.entries(tree.root), dict[str, list[Path]]()
-    for entry in beside:
-        if entry.name in METADATA:
-            found.setdefault(ALL, []).append(Path(entry.path))
-        elif (split := split_of(entry.name)) and entry.is_dir():
-            inside = (Path(each.path) for each in tree.entries(entry.path) if each.name in METADATA)
-            found.setdefault(split, []).extend(inside)
+    found = dict[str, list[Path]]()
+    for name, is_folder in tree.entries(tree.root).items():
+        if name in METADATA:
+            found.setdefault(ALL, []).append(tree.root / name)
+        elif is_folder and (split := split_of(name)):
+            inside = {*METADATA} & {*tree.entries(tree.root / name)}
+            found.setdefault(split, []).extend(tree.root / name / each for each in sorted(inside))
     for split, files in found.items():
         rivals = [*files, *found[ALL][: split != ALL]] if files and ALL in found else files
         if len(rivals) > 1:
