@@ -28,7 +28,7 @@ from vitrail.data.readers.manifest import listed_files
 from vitrail.data.shard_files import Words
 from vitrail.data.stores import EncodedImages, Tree, remembered, splits_of_files
 from vitrail.data.tables import PATH, PATHS, Listing, Roles, divided, find_roles, splits_in
-from vitrail.errors import DataError, Hint, UsageError, byte_size, counted, raised_as, some_of
+from vitrail.errors import DataError, Hint, UsageError, byte_size, raised_as, some_of
 from vitrail.io import writing
 
 AT_ONCE = 64  # images of a table in memory
@@ -70,9 +70,8 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
     listing = Listing(str(path), cells)
     roles = find_roles(listing, layout, "" if column else None) if cells or not column else Roles()
     if column:
-        images = _unpacked([*files], column, root)
-        size = byte_size(sum(images.sizes()))
-        notes.append(f"Unpacked into the user's cache: {counted(len(images), 'image')}, {size}.")
+        images, taken = _unpacked([*files], column, root)
+        notes += [f"Images were unpacked into the user's cache, once: {byte_size(taken)}."] if taken else []
     else:
         tree = Tree(root)
         images = tree.images([*map(Path, listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))])
@@ -176,11 +175,11 @@ def _named(cell: Any, names: tuple[str, ...]) -> str | list[str]:
     return "" if cell is None or cell < 0 else names[cell]
 
 
-def _unpacked(files: list[Path], column: str, root: Path) -> EncodedImages:
-    """The images of all files."""
-    sizes, names, blobs = list[NDArray[np.int64]](), list[str](), list[Path]()
+def _unpacked(files: list[Path], column: str, root: Path) -> tuple[EncodedImages, int]:
+    """The images of all files, and the bytes that were written for them, now."""
+    sizes, names, blobs, written = list[NDArray[np.int64]](), list[str](), list[Path](), list[int]()
     for file in files:
-        found, blob = remembered(file, f"images of {column}", partial(_unpack, column=column))
+        found, blob = remembered(file, f"images of {column}", partial(_unpack, column=column, written=written))
         words = Words(found["name"], found["name.ends"])
         names += [words[row] for row in range(len(words))]
         sizes.append(found["size"])
@@ -192,10 +191,10 @@ def _unpacked(files: list[Path], column: str, root: Path) -> EncodedImages:
         np.stack([np.full_like(size, number), np.cumsum(size) - size, size, size, np.zeros_like(size)], axis=1)
         for number, size in enumerate(sizes)
     ]
-    return EncodedImages(blobs, np.concatenate(places), Words.of(names))
+    return EncodedImages(blobs, np.concatenate(places), Words.of(names)), sum(written)
 
 
-def _unpack(file: Path, blob: Path, column: str) -> Mapping[str, NDArray[Any]]:
+def _unpack(file: Path, blob: Path, column: str, written: list[int]) -> Mapping[str, NDArray[Any]]:
     """Write the images of a table one behind the other; their sizes, and the paths beside them."""
     sizes, paths = list[int](), list[str]()
     with writing(blob, file.stat().st_size) as handle:
@@ -203,6 +202,7 @@ def _unpack(file: Path, blob: Path, column: str) -> Mapping[str, NDArray[Any]]:
             handle.write(content)
             sizes.append(len(content))
             paths.append(path)
+    written.append(sum(sizes))
     words = Words.of(paths)
     return {"size": np.array(sizes, np.int64), "name": words.content, "name.ends": words.ends}
 
