@@ -120,11 +120,11 @@ CASES: list[Case] = [
     ("train mnist --data-root {half}", DATA, "{half} train-labels-idx1-ubyte"),
     ("train mnist-m --data-root {no_photographs}", DATA, "{no_photographs}/photographs"),
     ("train mnist-m --data-root {half_mnist_m}", DATA, "mnist_m_train_labels.txt mnist_m_train mnist_m_test"),
-    ("train {manifests}/columns.csv", DATA, "columns.csv path"),
+    ("train {manifests}/columns.csv", DATA, "columns.csv path weather"),
     ("train {manifests}/missing.csv", DATA, "missing.csv no.jpg"),
     ("train {manifests}/twice.csv", DATA, "twice.csv path"),
     ("predict {run} {manifests}/commas.tsv", DATA, "commas.tsv 2 ../loose/p.jpg,b"),
-    ("evaluate {run} {manifests}/semicolons.tsv", DATA, "semicolons.tsv path;label"),
+    ("evaluate {run} {manifests}/semicolons.tsv", DATA, "semicolons.tsv separators"),
     ("train {manifests}/empty.csv", DATA, "empty.csv 2 label"),
     ("evaluate {run} {root}/phtos", DATA, "{root}/phtos"),
     ("evaluate {run} {others}", DATA, "{others}"),
@@ -280,10 +280,10 @@ def put_places(root: Path) -> None:
     put_mnist(place["no_photographs"])
     (place["no_photographs"] / "photographs").mkdir()
     (place["half_mnist_m"] / "mnist_m_train_labels.txt").write_text("00000000.png 5\n")
-    (place["manifests"] / "columns.csv").write_text("photo,class\na.jpg,b\n")
+    (place["manifests"] / "columns.csv").write_text("weather,class\nfine,b\n")
     (place["manifests"] / "twice.csv").write_text("path,path,label\nno.jpg,no.jpg,b\n")
     (place["manifests"] / "commas.tsv").write_text("path\tlabel\n../loose/p.jpg,b\n")
-    (place["manifests"] / "semicolons.tsv").write_text("path;label\n../loose/p.jpg;b\n")
+    (place["manifests"] / "semicolons.tsv").write_text("path;label\n../loose/p.jpg,b\n")
     (place["manifests"] / "good.csv").write_text("path\n../loose/p.jpg\n")
     (place["manifests"] / "missing.csv").write_text("path,label\nno.jpg,b\n")
     (place["manifests"] / "empty.csv").write_text("path,label\n../loose/p.jpg,\n")

@@ -15,8 +15,12 @@ from vitrail.training.configuration.resolve import RECIPES
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}
 WEIGHTS = {*ASSUME, "--image-size", "--channels", "--bits"}
 JOB = {"--ray", "--workers", "--deadline"}
+COLUMNS = {"--path-column", "--label-column", "--split-column"}
+LAYOUT = {*COLUMNS, "--group-column", "--group-pattern"}
 FLAGS = {
     "train": {
+        *LAYOUT,
+        "--fractions",
         "--task",
         "--recipe",
         "--mean",
@@ -58,6 +62,8 @@ FLAGS = {
         "--json",
     },
     "distill": {
+        *LAYOUT,
+        "--fractions",
         *ASSUME,
         "--task",
         "--teacher",
@@ -101,6 +107,7 @@ FLAGS = {
         "--json",
     },
     "evaluate": {
+        *LAYOUT,
         *WEIGHTS,
         "--neighbours",
         "--out",
@@ -113,6 +120,7 @@ FLAGS = {
         "--json",
     },
     "predict": {
+        *COLUMNS,
         *WEIGHTS,
         *JOB,
         "--precision",
@@ -128,6 +136,7 @@ FLAGS = {
         "--json",
     },
     "explain": {
+        *COLUMNS,
         *WEIGHTS,
         *JOB,
         "--similar-to",

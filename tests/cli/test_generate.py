@@ -27,7 +27,7 @@ def put_files(root: Path) -> None:
     (root / "empty.tsv").write_text("\t2\n")
     (root / "unknown.tsv").write_text("12\t21\ttrain\n1\t1\tval\n19\t91\ttest\n")
     (root / "short.yaml").write_text("network: {max_length: 5}\ncounts: {train: 60, validation: 20, test: 30}\n")
-    (root / "notes.txt").write_text("no image")
+    (root / "notes.md").write_text("no image")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_images_and_what_cannot_be_read(cli: Cli, place: dict[str, Path]) -> Non
     first, second = place["image"], place["root"] / "1.png"
     rows = json.loads(cli(WRITE, place["images"], first, second, "--json").out)
     assert [row["input"] for row in rows] == [str(first), str(second)]
-    answer = cli(WRITE, place["images"], place["root"] / "notes.txt", first, "--json")
-    must_refuse(answer, DATA, "notes.txt")
+    answer = cli(WRITE, place["images"], place["root"] / "notes.md", first, "--json")
+    must_refuse(answer, DATA, "notes.md")
     assert len(json.loads(answer.out)) == 1
 
 
@@ -167,7 +167,7 @@ def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path],
         (f"{WRITE} {{texts}} 12 --sample --seed -1", USAGE, "--seed -1"),
         (f"{WRITE} {{images}} 12", USAGE, "{images} 12"),
         (f"{WRITE} {{images}} {{root}}/nothing.png", DATA, "{root}/nothing.png"),
-        (f"{WRITE} {{images}} {{root}}/notes.txt", DATA, "notes.txt"),
+        (f"{WRITE} {{images}} {{root}}/notes.md", DATA, "notes.md"),
         (f"{WRITE} {{digits}} {{image}} --beam 2", USAGE, "{digits} --beam"),
         (f"{WRITE} {{digits}} {{image}} --sample --seed 1", USAGE, "{digits} --sample"),
         ("explain {texts} {image}", USAGE, "{texts}"),
@@ -177,7 +177,7 @@ def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path],
         ("explain {images} {image} --option layer=9", USAGE, "layer 9"),
         ("explain {images} {image} --option steps=9", USAGE, "steps layer head"),
         ("evaluate {texts} {root}/labels.csv", DATA, "{root}/labels.csv"),
-        ("evaluate {texts} {root}/notes.txt", DATA, "{root}/notes.txt"),
+        ("evaluate {texts} {root}/notes.md", DATA, "{root}/notes.md"),
         ("evaluate {texts} --split all", USAGE, "all train validation test"),
         ("train {root}/columns.tsv", DATA, "columns.tsv 2 4"),
         ("train {root}/empty.tsv", DATA, "empty.tsv 1 source"),
