@@ -266,7 +266,7 @@ def test_probabilities_of_texts_are_explained(cli: Cli, place: dict[str, Path], 
 def test_a_classifier_reads_no_text(cli: Cli, digits_run: Path) -> None:
     answer = cli("predict", digits_run, "12")
     must_refuse(answer, USAGE, f"{digits_run} 12")
-    must_be_understood(retyped((), answer) or ())
+    must_be_understood(retyped((), answer) or ["predict", "--help"])  # or `ls`, for the images that there are
     must_refuse(cli("evaluate", digits_run, "sort-digits"), DATA, "sort-digits")
 
 

@@ -196,7 +196,7 @@ def test_every_pixel_reaches_the_answer(form: str) -> None:
 
 
 def test_heads_are_never_guessed() -> None:
-    with pytest.raises(TypeError, match="heads"):
+    with pytest.raises(ValueError, match="heads"):
         Attention(768)  # pyrefly: ignore
 
 
