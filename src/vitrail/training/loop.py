@@ -277,6 +277,7 @@ def train_loop(
 
 
 def _events(steps: "_Steps", schedule: Schedule) -> Iterator[StepDone | EpochDone | MicroBatches]:
+    steps.begin()
     state, data, optimization, processes = steps.state, steps.data, steps.optimization, steps.processes
     per_epoch = steps_per_epoch(len(data), optimization)
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
@@ -334,8 +335,11 @@ class _Steps:
     processes: Group
 
     def __post_init__(self) -> None:
-        """Check every field; divide the network where that is wanted, wrap and compile it."""
+        """Check every field."""
         check_types(self)
+
+    def begin(self) -> None:
+        """Divide the network where that is wanted, wrap and compile it: processes that train together meet here."""
         state, processes = self.state, self.processes
         if processes.shard and state.shards is None:
             processes.spread(state.network.state_dict())
