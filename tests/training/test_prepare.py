@@ -164,6 +164,12 @@ CHANGES = {
     "keep": ("best", "keep: auto -> best"),
     "probe": (True, "probe: none -> True"),
     "lora": (8, "lora: 0 -> 8"),
+    "path_column": ("a", "path_column: none -> a"),
+    "label_column": ("a", "label_column: none -> a"),
+    "split_column": ("a", "split_column: none -> a"),
+    "group_column": ("a", "group_column: none -> a"),
+    "group_pattern": ("(.+)_", "group_pattern: none -> (.+)_"),
+    "fractions": ("80/20", "fractions: none -> 80/20"),
 }
 
 

@@ -271,7 +271,7 @@ def _list_changes(changed: Sequence[tuple[str, Any, Any]]) -> str:
 
 def _shown(key: str, value: Any) -> str:
     """The value of a setting in a message."""
-    if value is None:
+    if value in (None, ""):
         return "none"
     name = option_of(key)
     if switch := switch_of(name):
