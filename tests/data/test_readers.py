@@ -546,13 +546,20 @@ def number_without_name(root: Path) -> Path:
     return file
 
 
-def zipped(members: dict[str, bytes], flag: int = 0, method: int = zipfile.ZIP_STORED) -> Callable[[Path], Path]:
+def some() -> dict[str, bytes]:
+    """Members that would be read."""
+    return {row.name: row.content for row in in_split("val")}
+
+
+def zipped(
+    members: dict[str, bytes] | None = None, flag: int = 0, method: int = zipfile.ZIP_STORED
+) -> Callable[[Path], Path]:
     """A zip of these members, whose flags say so."""
 
     def write(root: Path) -> Path:
         file = root / "photos.zip"
         with zipfile.ZipFile(file, "w", method) as archive:
-            for name, content in members.items():
+            for name, content in (some() if members is None else members).items():
                 archive.writestr(name, content)
                 archive.getinfo(name).flag_bits |= flag
         return file
@@ -560,11 +567,11 @@ def zipped(members: dict[str, bytes], flag: int = 0, method: int = zipfile.ZIP_S
     return write
 
 
-def tarred(members: dict[str, bytes], damage: Callable[[bytes], bytes] = bytes) -> Callable[[Path], Path]:
+def tarred(members: dict[str, bytes] | None = None, damage: Callable[[bytes], bytes] = bytes) -> Callable[[Path], Path]:
     def write(root: Path) -> Path:
         held = io.BytesIO()
         with tarfile.open(fileobj=held, mode="w") as archive:
-            for name, content in members.items():
+            for name, content in (some() if members is None else members).items():
                 about = tarfile.TarInfo(name)
                 about.size = len(content)
                 archive.addfile(about, io.BytesIO(content))
@@ -587,8 +594,6 @@ def half_a_pack(root: Path) -> Path:
     return out
 
 
-IMAGE = {"a/1.png": b"1", "b/2.png": b"2"}
-
 BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "class folders and metadata disagree": (disagreeing, UsageError, "train_ant_000.jpg"),
     "metadata twice": (two_lists, DataError, r"metadata\.csv, metadata\.jsonl"),
@@ -608,16 +613,18 @@ BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "a zip of zips": (zipped({"photos.zip": b"PK", "more.zip": b"PK"}), DataError, "zip .2."),
     "a zip without images": (zipped({"readme.md": b"none"}), DataError, "md .1."),
     "a zip of nothing": (zipped({}), DataError, "photos.zip"),
-    "an encrypted zip": (zipped(IMAGE, flag=1), DataError, "1.png"),
-    "a zip by another method": (zipped(IMAGE, method=zipfile.ZIP_LZMA), DataError, "1.png"),
+    "an encrypted zip": (zipped(flag=1), DataError, "val_ant_000.jpg"),
+    "a zip by another method": (zipped(method=zipfile.ZIP_LZMA), DataError, "val_ant_000.jpg"),
     "a cut zip": (cut_zip, DataError, "photos.zip"),
     "a tar that leads out": (tarred({"a/../../b.png": b"1"}), DataError, "b.png"),
     "a tar without images": (tarred({"readme.md": b"none"}), DataError, "md .1."),
     "a tar of nothing": (tarred({}), DataError, "photos.tar"),
-    "a compressed tar": (tarred(IMAGE, gzip.compress), DataError, "photos.tar"),
-    "a cut tar": (tarred(IMAGE, lambda content: content[:700]), DataError, "photos.tar"),
+    "a compressed tar": (tarred(damage=gzip.compress), DataError, "photos.tar"),
+    "a cut tar": (tarred(damage=lambda content: content[:-15000]), DataError, "photos.tar"),
     "a tar with a damaged header": (
-        tarred(IMAGE, lambda content: content[:1030] + b"x" * 300 + content[1330:]),
+        tarred(
+            dict.fromkeys(("a/1.png", "b/2.png"), b"1"), lambda content: content[:1030] + b"x" * 300 + content[1330:]
+        ),
         DataError,
         "photos.tar",
     ),
