@@ -115,7 +115,7 @@ def hub_of_folders(root: Path, image: str = "struct", label: str = "class") -> P
 
 def hub_in_one(root: Path) -> Path:
     """One file, whose column says what is in which split."""
-    file = as_parquet(photos(), root / "photos.parquet", label="text")
+    file = as_parquet(photos(), root / "kind=animals" / "photos.parquet", label="text")  # no column of the table
     split = pa.array([row.split for row in photos()])
     pq.write_table(pq.read_table(file).append_column("split", split), file)
     return file
@@ -402,6 +402,7 @@ def test_class_folders_beside_a_table_without_images(tmp_path: Path) -> None:
     """Features that were written into a folder of photographs do not hide these."""
     shutil.copytree(photographs(), tmp_path, dirs_exist_ok=True)
     pq.write_table(pa.table({"feature": [0.5, 1.5]}), tmp_path / "features.parquet")
+    (tmp_path / "._features.parquet").touch()
     found = read(str(tmp_path))
     assert found.count == len(photos())
     assert any("features.parquet" in note for note in found.notes)
@@ -430,6 +431,8 @@ def test_classes_by_number_and_captions_beside_images(tmp_path: Path) -> None:
     columns = read(str(numbers)).splits["train"].columns
     assert columns[LABEL].names == ("0", "1", "2")
     assert columns[TEXT].values == tuple(row.name for row in in_split("train"))
+    captions = webdataset_shards(tmp_path / "captions", lambda row: {"txt": row.name})
+    assert [*read(str(captions)).splits["train"].columns] == [TEXT]
 
 
 def test_a_tar_beside_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:

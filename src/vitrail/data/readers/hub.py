@@ -34,9 +34,7 @@ from vitrail.io import writing
 AT_ONCE = 64  # images of a table in memory
 BUFFER = 2**20  # bytes of a column that are read at once
 BYTES = "bytes"  # of an image in a table, beside its path
-IMAGE = re.compile(
-    rf"(large_)?binary|struct<(.*, )?{BYTES}: (large_)?binary.*"
-)  # types of columns, as pyarrow says them
+IMAGE = re.compile(rf"(large_)?binary|struct<(.*, )?{BYTES}: (large_)?binary.*")  # a type, as pyarrow calls it
 _WORD = r"(large_)?string|u?int\d+|bool"
 PLAIN = re.compile(rf"{_WORD}|float|double|dictionary<values=({_WORD}),.*|(large_)?list<\w+: ({_WORD})( not null)?>")
 
@@ -61,7 +59,7 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
     root = path if path.is_dir() else path.parent
     files, notes = _files_in(path, root)
     rows = [_rows_in(file) for file in files]
-    column, cells, classes, odd = _columns_in(path, [*files], layout)
+    column, cells, classes, odd = _columns_in(path, [*files], layout) if files else ("", {}, {}, [])
     if path.is_dir() and not (column or layout.columns or {*PATHS} & {*cells}):  # features, or the like
         found, aside = read_tree(Tree(path)), some_of([file.relative_to(path).as_posix() for file in files])
         return replace(found, notes=(*found.notes, f"Ignored tables without images: {aside}."))
@@ -148,7 +146,7 @@ def _columns_in(
     cells: dict[str, list[Any]] = {name: [] for name in plain}
     for file in files:
         with _parquet(file) as library:
-            for name, more in library.read_table(file, columns=plain).to_pydict().items():
+            for name, more in library.read_table(file, columns=plain, partitioning=None).to_pydict().items():
                 cells[name] += more
     features, classes = dict[str, Any](), dict[str, tuple[str, ...]]()
     with suppress(ValueError, KeyError, TypeError):  # of a table that no hub wrote
@@ -210,9 +208,8 @@ def _unpack(file: Path, blob: Path, column: str, written: list[int]) -> Mapping[
 def _images_in(file: Path, column: str) -> Iterator[tuple[bytes, str]]:
     """The bytes of each image, none where it has none, and its path; of one on another machine the last part."""
     with _parquet(file) as library:
-        for batch in library.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False).iter_batches(
-            AT_ONCE, columns=[column]
-        ):
+        table = library.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)  # else all of it is in memory
+        for batch in table.iter_batches(AT_ONCE, columns=[column]):
             for cell in batch.column(0).to_pylist():
                 content, path = (cell.get(BYTES), cell.get(PATH)) if isinstance(cell, dict) else (cell, "")
                 parts = PurePosixPath((path or "").replace("\\", "/")).parts
