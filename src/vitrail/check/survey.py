@@ -31,7 +31,7 @@ from PIL import ExifTags, Image
 
 from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, Samples
-from vitrail.data.images import DEEP, FORMATS, HASH, Images, bits_of, convert_mode, evenly, open_image
+from vitrail.data.images import DEEP, FORMATS, HASH, HEIF, Images, bits_of, convert_mode, evenly, formats_of, open_image
 from vitrail.data.loader import begin_worker, signals_blocked
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
@@ -41,13 +41,13 @@ from vitrail.text import ShortRepr
 
 MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F")
 MODES += ("I;16", "I;16L", "I;16B", "I;16N", "other")
-KINDS = (*FORMATS, "MPO", "other")
+KINDS = (*FORMATS, "MPO", HEIF, "other")
 SIDE = 256  # pixels of the shorter side of an image that is measured; larger ones are scaled down to it
 GREY, COLOUR = 32, 8  # sides of the thumbnail: of its grey, and of its two colour differences
 SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
 TOGETHER = 64  # images that a process is given at a time
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
-VERSION = 1  # of what is kept
+VERSION = 2  # of what is kept
 
 ROW = np.dtype(
     [
@@ -259,7 +259,7 @@ def _number(names: Sequence[str], name: str | None) -> int:
 
 def _read_header(content: bytes, row: Any) -> str:
     """What a file says of its image, without decoding it; the camera, if it names one."""
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+    with Image.open(io.BytesIO(content), formats=formats_of(content)) as image:
         row["mode"], row["kind"] = _number(MODES, image.mode), _number(KINDS, image.format)
         row["width"], row["height"], row["orientation"] = *image.size, 1
         row["frames"] = image.format != "MPO" and getattr(image, "is_animated", False)  # a phone's depth is no frame

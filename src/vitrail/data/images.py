@@ -28,7 +28,12 @@ from vitrail.arguments import typed
 from vitrail.errors import DataError, Hint, UsageError, located
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
-"""The formats that are opened, known by the first bytes of a file and never by its name."""
+"""The formats that are opened, known by the first bytes of a file and never by its name; and see `HEIF`."""
+
+HEIF = "HEIF"
+"""What phones write as HEIC, which another library opens: it is loaded when the first such file is met."""
+
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 PIXEL_LIMIT = 100_000_000
 """The most pixels an image may have; checked in its header, before anything is decoded.
@@ -73,10 +78,14 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
 
         path = image_of(path)
     of_caller = isinstance(path, Image.Image)
-    name = Path((getattr(path, "filename", "") or "an image") if of_caller else path)
+    name, start = Path((getattr(path, "filename", "") or "an image") if of_caller else path), content or b""
+    if content is None and not of_caller:
+        with suppress(OSError), name.open("rb") as file:  # which says below what is wrong
+            start = file.read(64)
+    formats = formats_of(start, name)
     try:
         place = name if content is None else io.BytesIO(content)
-        with nullcontext(path) if of_caller else Image.open(place, formats=FORMATS) as image:
+        with nullcontext(path) if of_caller else Image.open(place, formats=formats) as image:
             if image.width * image.height > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
             if least is not None:
@@ -95,6 +104,24 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
         raise DataError(f"{name}: {refusal}", _READABLE)
     turned.info |= {DEEP: True} if deep else {}
     return turned
+
+
+def formats_of(start: bytes, name: object = "an image") -> tuple[str, ...]:
+    """The formats that a file may be of, by its first bytes: also `HEIF`, where it begins so.
+
+    Raises:
+        DataError: It begins so, and pillow-heif is not installed.
+    """
+    if start[4:8] != b"ftyp" or start[8:12] not in HEIF_BRANDS or b"avif" in start[:64]:
+        return FORMATS
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError as error:
+        raise DataError(
+            f"{name}: is HEIC, which needs pillow-heif (vitrail[heif])", 'pip install "vitrail[heif]"'
+        ) from error
+    register_heif_opener()
+    return (*FORMATS, HEIF)
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -116,7 +143,7 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
         empty = (path.stat().st_size if content is None else len(content)) == 0
-        return "is empty (0 bytes)" if empty else f"is none of {', '.join(FORMATS)}"
+        return "is empty (0 bytes)" if empty else f"is none of {', '.join((*FORMATS, 'HEIC'))}"
     if isinstance(error, FileNotFoundError):
         return "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
     if isinstance(error, IsADirectoryError):

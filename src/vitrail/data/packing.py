@@ -19,7 +19,7 @@ from PIL import Image
 
 from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
-from vitrail.data.images import FORMATS, HASH, Images, convert_mode, open_image
+from vitrail.data.images import HASH, Images, convert_mode, formats_of, open_image
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
     BESIDE,
@@ -45,7 +45,7 @@ QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
 SHARD_MB = 128
 AHEAD = 8  # images under way for each thread
 SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif", "GIF": "gif"}
-SUFFIXES |= {"AVIF": "avif", "JPEG2000": "jp2", "PPM": "ppm"}
+SUFFIXES |= {"AVIF": "avif", "JPEG2000": "jp2", "PPM": "ppm", "HEIF": "heic"}
 MB = 10**6
 
 Progress = Callable[[int, int], object]
@@ -303,7 +303,7 @@ def _encode(images: Images, index: int, size: int | None, quality: int) -> tuple
     saved = io.BytesIO()
     if size is None or short <= size:
         if content is not None:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+            with Image.open(io.BytesIO(content), formats=formats_of(content)) as header:
                 return (SUFFIXES[header.format or "JPEG"], content), known
         image.save(saved, "PNG")
         return ("png", saved.getvalue()), known
