@@ -14,8 +14,9 @@ from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
-from vitrail.data.images import NamedImage, add_masks, evenly
+from vitrail.data.images import NamedImage, evenly
 from vitrail.data.layout import Layout
+from vitrail.data.masks import add_masks
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL

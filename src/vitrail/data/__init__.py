@@ -15,8 +15,8 @@ The way of an image, file by file:
     augmentation    random changes of a whole batch
     batches         all of that together
 
-Beside it: `background` (the patches that explanations are tested with), `packing` and `shard_files` (packed sets) and
-`tensor_files` (safetensors).
+Beside it: `masks` (where evidence lies), `background` (the patches that explanations are tested with), `packing` and
+`shard_files` (packed sets) and `tensor_files` (safetensors).
 
 Names are imported when they are first used (`__init__.pyi` lists where they stand), so that the list of what can be
 opened costs nothing.

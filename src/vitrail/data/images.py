@@ -15,12 +15,12 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar, final
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
@@ -47,7 +47,7 @@ HASH = 16
 MOST_HASHED = 2**28
 """Bytes of a file that are hashed."""
 
-_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
 DEEP = "16 bits in each colour"  # of an opened image whose file has these: Pillow keeps the upper 8
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
@@ -90,7 +90,7 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
                 raise Image.DecompressionBombError
             if least is not None:
                 image.draft(None, (least, least))  # of JPEG alone
-            deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in _SIXTEEN_BIT
+            deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in SIXTEEN_BIT
             image.load()
             turned = upright(image)
             turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
@@ -169,7 +169,7 @@ def _refusal(image: Image.Image) -> str:
 def bits_of(image: Image.Image) -> int:
     """The fewest bits of `DEPTHS` that hold the values of an image of 16 bits; 0 of a black one, and of others."""
     deep, most = image.info.get(DEEP, False), 0
-    if deep or image.mode == "I" or image.mode in _SIXTEEN_BIT:
+    if deep or image.mode == "I" or image.mode in SIXTEEN_BIT:
         most = int(np.asarray(image.convert("RGB") if deep else image).max()) << 8 * deep
     return next((bits for bits in DEPTHS if 0 < most < 2**bits), 0)
 
@@ -225,7 +225,7 @@ def convert_mode(
         deep = image.info.get(DEEP, False)
         dark = "if it is dark; else the same image in 8 bits" if deep else "or 16 if it is a dark image of 16 bits"
         raise DataError(f"an image {problem}", Hint({"bits": 16 if deep else bits_of(image)}, text=dark))
-    if image.mode == "I" or image.mode in _SIXTEEN_BIT:
+    if image.mode == "I" or image.mode in SIXTEEN_BIT:
         most = 2 ** (bits or 16) - 1
         image = Image.fromarray(((np.asarray(image).astype(np.int64) * 510 + most) // (2 * most)).astype(np.uint8))
     elif image.has_transparency_data:
@@ -271,49 +271,6 @@ class NamedImage:
             sizes = [f"{width} x {height}" for width, height in (self.mask.size, self.image.size)]
             problem = f"the mask of {self.name} has {sizes[0]} pixels, but its image has {sizes[1]}"
             raise DataError(problem, "a mask of the image's own size")
-
-
-def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Image | None:
-    """White inside of the boxes, black elsewhere; None where there is no box.
-
-    Args:
-        boxes: Top, left, bottom, right, in pixels.
-        size: (height, width) of the image.
-    """
-    pixels = np.zeros(size, np.uint8)
-    for top, left, bottom, right in boxes.tolist():
-        pixels[top:bottom, left:right] = 255
-    return Image.fromarray(pixels) if len(boxes) else None
-
-
-def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
-    """The images with their masks: DIR/NAME.png for an image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
-
-    Raises:
-        DataError: A mask is missing, cannot be read, is black all over, serves for two images, or has another size
-            than its image.
-    """
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder} with masks", "a folder with a PNG file for each image")
-    found, of = list[NamedImage](), dict[Path, str]()
-    for one in images:
-        path = Path(one.name)
-        places = (folder / path.parent.name / f"{path.stem}.png", folder / f"{path.stem}.png")
-        file = next((place for place in places if place.is_file()), None)
-        if file is None:
-            problem = f"there is no mask for {one.name}: {places[1]} is missing"
-            raise DataError(problem, "one PNG for each image, of the same name")
-        if of.setdefault(file, one.name) != one.name:
-            problem = f"{of[file]} and {one.name} would share the mask {file}"
-            raise DataError(problem, f"masks in folders: {places[0]}")
-        mask = open_image(file)  # opacity does not count, and a palette's colours do
-        values = np.asarray(mask if mask.mode in ("1", "L", "I", *_SIXTEEN_BIT) else mask.convert("RGB"))
-        marked = values.any(axis=2) if values.ndim > 2 else values != 0
-        if not marked.any():
-            raise DataError(f"{file} is entirely black, so it marks no evidence", "a mask that is not black somewhere")
-        with located(file):
-            found.append(replace(one, mask=Image.fromarray(np.where(marked, 255, 0).astype(np.uint8))))
-    return found
 
 
 LOOKED_INTO = 64  # files of a set that its hash looks into

@@ -10,7 +10,8 @@ from PIL import Image
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.errors import figures
-from vitrail.data.images import NamedImage, add_masks
+from vitrail.data.images import NamedImage
+from vitrail.data.masks import add_masks
 from vitrail.errors import DataError
 from vitrail.explain.reporting.explained import mask_patches
 

@@ -19,7 +19,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.columns import EVIDENCE, Samples
-from vitrail.data.images import NamedImage, box_mask
+from vitrail.data.images import NamedImage
+from vitrail.data.masks import box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
