@@ -89,4 +89,4 @@ def test_it_is_loaded_when_it_is_needed(tmp_path: Path) -> None:
         "import sys; from vitrail.data.images import open_image; open_image('a.png'); "
         "assert 'pillow_heif' not in sys.modules; assert open_image('a.heic').size == (48, 32)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
