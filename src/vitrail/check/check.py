@@ -18,7 +18,7 @@ from vitrail.check.survey import KINDS, MODES, Survey, survey
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, LabelSets, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
-from vitrail.data.sources import read
+from vitrail.data.sources import Data, is_passed, read
 from vitrail.errors import DataError, Hint, UsageError
 from vitrail.io import check_writable, free_name, write_file
 from vitrail.pages.render import data_page, in_frame
@@ -119,7 +119,7 @@ def _about(grouping: Grouping) -> dict[str, Any]:
 
 @typed
 def check(
-    data: str | Path,
+    data: Data,
     *,
     layout: Layout = AS_FOUND,
     data_root: str | Path | None = None,
@@ -130,7 +130,7 @@ def check(
     """Look at all images of data, and say what is wrong and what to do first; no file of theirs is touched.
 
     Args:
-        data: What `train` reads: a named set, a folder, a list, shards.
+        data: What `train` reads: a named set, a folder, a list, shards, an object.
         layout: Its columns and groups, where they are named.
         data_root: The folder of named sets.
         fix_split: A list (.csv) to be written: path, label, split and group of every image that can be read, where
@@ -142,8 +142,8 @@ def check(
         UsageError: There is no such set, or the list cannot be written.
         DataError: The data cannot be read, or hold texts.
     """
-    name, root = str(data), None if data_root is None else Path(data_root).expanduser()
-    raw = read(name, root, layout=layout)
+    raw = read(data, None if data_root is None else Path(data_root).expanduser(), layout=layout)
+    name = raw.name if is_passed(data) else str(data)
     if not next(iter(raw.splits.values())).has_images:  # the first is enough: some make their splits
         raise DataError(f"{name} contains texts, but images are wanted", "name a folder or list of images")
     out = None if fix_split is None else Path(fix_split)
