@@ -237,6 +237,8 @@ def _check_list(out: Path, raw: RawDataset, name: str) -> None:
 def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     """Write the list; what was done."""
     units, of = _units(seen), seen.survey
+    if not of.readable.any():
+        raise DataError(f"no image of {seen.data} can be read, so that there is none to list", Hint(drop=["fix_split"]))
     sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
     own = dict(zip(of.splits, raw.splits.values(), strict=True))
     columns = [name for name in raw.columns() if name != GROUP]

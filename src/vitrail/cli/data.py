@@ -7,6 +7,7 @@ from pathlib import Path
 from vitrail.check.check import DataReport, check
 from vitrail.cli.args import Data
 from vitrail.cli.output import duration, print_json, print_line, progress_bar, warn, warn_left_out
+from vitrail.data.columns import ALL
 from vitrail.data.layout import Layout
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
@@ -57,7 +58,8 @@ def _print_report(found: DataReport, seconds: float) -> None:
         warn(note)
     splits = ", ".join(f"{name} {count:,}" for name, count in found.splits.items())
     classes = f", {counted(len(found.classes), 'class', 'classes')}" if found.classes else ""
-    print_line(f"{counted(found.count, 'image')} ({splits}){classes}, in {duration(seconds)}")
+    divided = "" if ALL in found.splits else f" ({splits})"
+    print_line(f"{counted(found.count, 'image')}{divided}{classes}, in {duration(seconds)}")
     print_line("")
     for number, each in enumerate(found.findings, 1):
         print_line(f"{number}. {'Contradiction: ' * each.contradiction}{each.sentence}")
@@ -66,7 +68,8 @@ def _print_report(found: DataReport, seconds: float) -> None:
     print_line("" if found.findings else "Nothing to do was found.")
     if found.fixed is not None:
         sides = ", ".join(f"{name} {count:,}" for name, count in found.fixed["splits"].items())
-        print_line(f"the list  {found.fixed['out']}  {sides}; {found.fixed['moved']:,} changed their split")
+        moved = "" if ALL in found.splits else f"; {found.fixed['moved']:,} changed their split"
+        print_line(f"the list  {found.fixed['out']}  {sides}{moved}")
 
 
 def _pack(options: Data, command: str) -> int:
