@@ -24,7 +24,9 @@ from vitrail.io import check_writable, free_name, write_file
 from vitrail.pages.render import data_page, in_frame
 
 MOST_EXAMPLES = 3
-WITHOUT_MODEL = "Recordings were looked for by names, folders and cameras. Without those nothing here finds them."
+WITHOUT_MODEL = (
+    "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found."
+)
 ONLY_EXACT = "Images of strangers are as near as copies here, so only exact copies were looked for."
 
 
