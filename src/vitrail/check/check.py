@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,22 @@ from vitrail.arguments import typed
 from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies
 from vitrail.check.findings import Finding, Looked, find, rows_of
 from vitrail.check.groups import Grouping, found_groups, given_groups
+from vitrail.check.neighbours import groups_by_features
 from vitrail.check.survey import KINDS, MODES, Survey, survey
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, LabelSets, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.sources import Data, is_passed, read
 from vitrail.errors import DataError, Hint, UsageError
+from vitrail.features.embed import Progress
 from vitrail.io import check_writable, free_name, write_file
+from vitrail.model import Model, load
 from vitrail.pages.render import data_page, in_frame
 
 MOST_EXAMPLES = 3
 WITHOUT_MODEL = (
-    "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found."
+    "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found; "
+    "a model (--model) finds more."
 )
 ONLY_EXACT = "Images of strangers are as near as copies here, so only exact copies were looked for."
 
@@ -125,9 +129,10 @@ def check(
     *,
     layout: Layout = AS_FOUND,
     data_root: str | Path | None = None,
+    model: str | Path | Model | None = None,
     fix_split: str | Path | None = None,
     crops: bool = False,
-    progress: Callable[[int, int], object] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> DataReport:
     """Look at all images of data, and say what is wrong and what to do first; no file of theirs is touched.
 
@@ -135,10 +140,11 @@ def check(
         data: What `train` reads: a named set, a folder, a list, shards, an object.
         layout: Its columns and groups, where they are named.
         data_root: The folder of named sets.
+        model: A ViT, or what `vitrail.load` opens, by which recordings are found that nothing else shows.
         fix_split: A list (.csv) to be written: path, label, split and group of every image that can be read, where
             groups and copies stand on one side; None for none.
         crops: Whether to look for images that are a part of another one, too, which takes minutes for some thousands.
-        progress: Called with images that are done, and all: first of reading them, then of comparing them.
+        progress: Called with images that are done, and all: of reading, of comparing, and of their features.
 
     Raises:
         UsageError: There is no such set, or the list cannot be written.
@@ -156,8 +162,12 @@ def check(
     given = given_groups(raw, of, layout)
     groupings = (given,) if given is not None else tuple(found_groups(of, labels))
     copies = find_copies(of, progress, crops=crops)
+    if model is not None:
+        opened = model if isinstance(model, Model) else load(model)
+        alike = groups_by_features(opened, raw, of, copies, progress)
+        groupings += () if alike is None else (alike,)
     seen = Looked(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
-    notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given else [WITHOUT_MODEL])]
+    notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given or model else [WITHOUT_MODEL])]
     return DataReport(
         name,
         {split: len(samples) for split, samples in raw.splits.items()},
@@ -244,10 +254,10 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
     own = dict(zip(of.splits, raw.splits.values(), strict=True))
     columns = [name for name in raw.columns() if name != GROUP]
-    camera = next((each.members for each in seen.groupings if each.kind == "camera"), None)
+    found = {each.kind: each.members for each in seen.groupings if each.layout is None}
     text, count, folder = io.StringIO(), dict.fromkeys(SPLITS, 0), out.absolute().parent
     write = csv.writer(text, lineterminator="\n")
-    write.writerow(["path", *columns, "split", GROUP, *([] if camera is None else ["camera"])])
+    write.writerow(["path", *columns, "split", GROUP, *found])
     sizes = np.bincount(units)
     names = _names_of_units(seen, units)
     for row in np.flatnonzero(of.readable).tolist():
@@ -257,7 +267,7 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
         path = Path(os.path.relpath(file.absolute(), folder)).as_posix()
         values = [_word(own[split].column(name), index) for name in columns]
         group = names[units[row]] if sizes[units[row]] > 1 else ""
-        write.writerow([path, *values, sides[row], group, *([] if camera is None else [camera[row]])])
+        write.writerow([path, *values, sides[row], group, *(each[row] for each in found.values())])
         count[sides[row]] += 1
     write_file(out, text.getvalue())
     moved = 0 if ALL in raw.splits else sum(seen.sides[row] != sides[row] for row in np.flatnonzero(of.readable))

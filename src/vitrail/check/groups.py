@@ -4,6 +4,7 @@
     names     several common parts before a counter, each of several images with numbers in a row: `clip03_000123`
     folders   a folder level below the classes that holds few images each
     camera    one camera, within seconds
+    features  with a model: `vitrail.check.neighbours`
 
 What is found is proposed and never acted on. Of names that merely count (`IMG_0001`, `cat.123`, `000000123`) nothing is
 found: a common part without a number of its own is a word, a camera or a class; one that is the class, or of a data
@@ -35,7 +36,7 @@ ALIKE = 0.55  # of draws in which two images of a group look more alike than two
 DRAWN = 2000  # pairs
 FORMS = 50  # of names that are looked at, the most frequent
 ENOUGH = 100  # pairs from which on looks count against a grouping
-BY = {"names": 0.7, "folders": 0.6, "camera": 0.8}  # how sure where looks say nothing
+BY = {"names": 0.7, "folders": 0.6, "camera": 0.8, "features": 0.9}  # how sure where looks say nothing
 SUREST = 0.98
 
 _COUNTED = re.compile(r"(.*?)([ _.-]*)(\d+)[^\d(]*")
@@ -54,7 +55,7 @@ class Grouping(ShortRepr):
     """One way in which n images belong together.
 
     Attributes:
-        kind: column, pattern, names, folders or camera.
+        kind: column, pattern, names, folders, camera or features.
         members: (n,) the group of each; empty where it is alone.
         sure: From 0 to 1; 1 where the data say it. No probability: it orders what is found.
         reason: Why, in words.

@@ -399,6 +399,8 @@ class Data(LayoutOptions):
         shorter_side: Scale larger images down to this, in pixels; default: every file as it is.
         quality: With --shorter-side: JPEG quality, 1 to 100; default: 90.
         shard_size: Largest size of a shard in megabytes; default: 128.
+        model: Of check: a ViT by which recordings are found that neither names nor folders show: a run or model folder,
+            or pretrained weights, such as timm:vit_tiny_patch16_224.
         fix_split: Of check: also write a list (.csv) with path, label, split and group, where groups and copies stand
             on one side of the split.
         crops: Of check: also look for images that are a part of another one, which takes minutes for some thousands.
@@ -408,7 +410,7 @@ class Data(LayoutOptions):
 
     OF: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("shorter_side", "quality", "shard_size"), "pack"),
-        **dict.fromkeys(("fix_split", "crops", *(each.name for each in fields(LayoutOptions))), "check"),
+        **dict.fromkeys(("model", "fix_split", "crops", *(each.name for each in fields(LayoutOptions))), "check"),
     }
 
     action: Literal["pack", "check"] = positional()
@@ -417,6 +419,7 @@ class Data(LayoutOptions):
     shorter_side: int | None = None
     quality: int | None = option(needs="shorter_side")
     shard_size: int | None = None
+    model: str | None = option(metavar="WEIGHTS", example="runs/latest")
     fix_split: Path | None = option(example="split.csv")
     crops: bool = False
     data_root: Path | None = None

@@ -27,11 +27,12 @@ def _check(options: Data, command: str) -> int:
     """
     began = time.perf_counter()
     check_writable(data_place(options.out))
-    with progress_bar("reading images", "comparing them") as progress:
+    with progress_bar("reading images", "comparing them", "computing features") as progress:
         found = check(
             options.data,
             layout=Layout.of(options),
             data_root=options.data_root,
+            model=options.model,
             fix_split=options.fix_split,
             crops=options.crops,
             progress=progress,

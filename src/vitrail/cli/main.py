@@ -288,6 +288,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     **{name: partial(check_count, name, usual=usual) for name, usual in USUAL.items()},
     "run": check_model,
     "teacher": located("the teacher")(check_model),
+    "model": check_model,
     "init": lambda name: name == "auto" or check_model(name),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
