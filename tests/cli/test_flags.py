@@ -183,7 +183,11 @@ FLAGS = {
         "--threads",
         "--json",
     },
-    "data": {"--out", "--shorter-side", "--quality", "--shard-size", "--data-root", "--json"},
+    "data": {
+        *LAYOUT,
+        *("--out", "--shorter-side", "--quality", "--shard-size", "--model", "--fix-split", "--crops", "--data-root"),
+        "--json",
+    },
     "models": {*WEIGHTS, "--classes", "--json"},
     "completion": set(),
     "doctor": {*WEIGHTS, "--json"},
