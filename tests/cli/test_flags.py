@@ -208,7 +208,6 @@ POSITIONALS = {
 REQUIRED = {
     "distill": ["--teacher WEIGHTS"],
     "embed": ["--out PATH"],
-    "data": ["--out PATH"],
 }
 
 
