@@ -27,6 +27,7 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once, stored
 from tests.training.tiny import options
+from vitrail.data import stores
 from vitrail.data.columns import LABEL, LABELS, TEXT, LabelSets, Samples
 from vitrail.data.layout import Layout
 from vitrail.data.packing import pack
@@ -441,6 +442,15 @@ def test_a_tar_beside_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None
     found = read(str(tmp_path))
     assert found.count == len(photos())
     assert any(".tar" in note for note in found.notes)
+
+
+def test_a_member_that_inflates_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MOST_INFLATED", 2**20)
+    bomb = zipped({"a/1.png": bytes(2**21), "b/2.png": bytes(2**20)}, method=zipfile.ZIP_DEFLATED)(tmp_path)
+    images = read(str(bomb)).splits["all"].images
+    with must_raise(DataError, named="1.png"):
+        images.content(0)
+    assert len(images.content(1)) == 2**20
 
 
 def test_links_in_archives_are_passed_over(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, RunError, located, some_of
 from vitrail.io import user_cache, write_file
 
+MOST_INFLATED = 2**30  # bytes of a deflated image: a few may stand for any number
 PLACE = ("file", "offset", "taken", "size", "deflated")  # of an image: see `EncodedImages`
 
 
@@ -124,7 +125,7 @@ class EncodedImages(SizedImages):
         if not deflated:
             return content
         try:
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, min(size, MOST_INFLATED) + 1)
         except zlib.error:
             content = b""
         if len(content) != size:
