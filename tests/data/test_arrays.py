@@ -120,6 +120,7 @@ def test_several_labels_an_image(tmp_path: Path) -> None:
         (COLOUR.transpose(0, 3, 1, 2), COLOUR, 1),
         (GREY[:, None], GREY[..., None], 1),
         (COLOUR / 255, COLOUR, 1),
+        (np.full(GREY.shape, 254.6 / 255), np.full(GREY.shape, 255, np.uint8), 1),
         ((COLOUR / 255).astype(np.float16), COLOUR, 1),
         ((COLOUR.transpose(0, 3, 1, 2) / 255).astype(np.float32), COLOUR, 2),
     ],

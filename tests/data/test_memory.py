@@ -228,6 +228,14 @@ def test_several_labels_and_numbers() -> None:
     assert [*alone.splits] == ["train"]
     assert any("test" in note for note in alone.notes)
     assert read([(file, None) for file in files]).columns() == ()
+    hidden = read({"train": HubDataset(), "test": HubDataset((-1,) * 18)})  # as hubs write what is not known
+    assert [*hidden.splits] == ["train"]
+
+
+def test_other_labels_are_other_data_and_floats_are_rounded() -> None:
+    assert read(pairs()).name != read([(file, "ant") for file, _ in pairs()]).name
+    image = read([(torch.full((3, 8, 8), 254.6 / 255), "ant")]).splits[ALL].images.open(0)
+    assert image.getextrema() == ((255, 255),) * 3
 
 
 class Turning(Photos):
