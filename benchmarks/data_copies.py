@@ -23,10 +23,11 @@ from PIL import Image
 
 from benchmarks.measure import machine, mnist_root
 from tests.check.planted import PLANTED, plant, plant_crop
-from vitrail.check.copies import WIDEST, find_copies, near_pairs, picture_hashes, random_spread
-from vitrail.check.survey import GREY, Survey, survey
+from vitrail.check.copies import find_copies, near_pairs
+from vitrail.check.survey import Survey, survey
 from vitrail.data.columns import ALL, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
+from vitrail.data.pictures import GREY, WIDEST, picture_hashes, random_spread
 from vitrail.data.sources import read
 from vitrail.tasks.task import wilson_interval
 
@@ -100,7 +101,7 @@ def strangers() -> None:
     sets["digits"] = survey(read("digits"), cache=False)
     sets |= {name: survey(read(name, mnist_root()), cache=False, most=3000) for name in ("mnist", "mnist-m", "planted")}
     for name, of in sets.items():
-        spread = random_spread(picture_hashes(of.rows["grey"][of.readable]))
+        _, spread = random_spread(picture_hashes(of.rows["grey"][of.readable]))
         found = len(find_copies(of, near=True).pairs)
         print(f"{name:<20} n={len(of):,} spread {spread:.2f} bits ({WIDEST} at most), by picture {found:,} pairs")
 

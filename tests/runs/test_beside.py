@@ -17,6 +17,7 @@ from tests.errors import must_raise
 from tests.shared_runs import copy_of, photographs, run_of, stored
 from vitrail.data.columns import Labels, Samples
 from vitrail.data.images import ArrayImages, hash_of, open_image
+from vitrail.data.loader import CONTENT
 from vitrail.errors import DataError
 from vitrail.features import embed
 from vitrail.features.similar import EMBEDDED, evenly_by_class
@@ -119,7 +120,7 @@ def test_a_run_knows_its_evaluation_and_what_it_was_trained_on(model: Model, see
 
 def test_an_image_that_the_figure_counts_is_said_to_be_one_of_them(model: Model, seen: list[Path]) -> None:
     run = run_of("photos")
-    known, evaluated = RunKnowledge(model), set(map(bytes, Run(run).contents["evaluated"]))
+    known, evaluated = RunKnowledge(model), set(map(bytes, Run(run).contents["evaluated"][:, CONTENT]))
     assert len(evaluated) == stored(run)["images"]
     none = known.beside("ab" * 16, [("a", 0.6)]).sureness
     files = [hash_of(file.read_bytes()) for file in (photographs() / "abc" / "val").rglob("*.*")]

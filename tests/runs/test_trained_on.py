@@ -18,7 +18,9 @@ from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training import tiny
 from vitrail.data import pack
-from vitrail.runs.data import CHANGED, TrainedOn
+from vitrail.data.loader import CONTENT, no_contents
+from vitrail.runs.data import CHANGED
+from vitrail.runs.known import TrainedOn
 from vitrail.tasks import Result
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
@@ -114,7 +116,7 @@ def test_new_images_among_them_are_counted_alone(tmp_path: Path) -> None:
     found = vitrail.evaluate(run(), str(data), split="all")
     new = hashed([data / "a" / f"a_00{number}.jpg" for number in range(3)])
     old = hashed([photographs() / "a" / f"a_00{number}.jpg" for number in range(3)])
-    learnt = set(map(bytes, load_file(run() / "hashes.safetensors")["train"]))
+    learnt = set(map(bytes, load_file(run() / "hashes.safetensors")["train"][:, CONTENT]))
     assert not learnt & set(new)
     assert known(found) == (LEARNT - len(learnt & set(old)), LEARNT + HELD_OUT)
 
@@ -181,7 +183,7 @@ def test_a_run_keeps_a_hash_of_each_file_by_split(
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for split in ("train", "validation"):
         files = [photographs() / name for each, name, *_ in rows if each == split]
-        assert [bytes(one) for one in found[split]] == hashed(files)
+        assert [bytes(one) for one in found[split][:, CONTENT]] == hashed(files)
     assert not len(found["initial"])
 
 
@@ -265,7 +267,8 @@ def test_a_validation_split_of_copies_alone_says_so(tmp_path: Path) -> None:
 
 
 def test_a_set_of_contents_has_its_rows_and_no_other() -> None:
-    rows = np.random.default_rng(0).integers(0, 256, (1000, 16), dtype=np.uint8)
+    rows = no_contents(1000)
+    rows[:, CONTENT] = np.random.default_rng(0).integers(0, 256, (1000, 16), dtype=np.uint8)
     rows[7] = 0  # not read
     trained = TrainedOn(rows[:500])
     assert len(trained) == 499

@@ -21,10 +21,10 @@ from itertools import pairwise
 import numpy as np
 
 from vitrail.arguments import typed
-from vitrail.check.copies import differing_bits, picture_hashes
 from vitrail.check.survey import Survey
 from vitrail.data.columns import GROUP, RawDataset, split_of
 from vitrail.data.layout import Layout
+from vitrail.data.pictures import differing_bits, picture_hashes
 from vitrail.text import ShortRepr, percent_in_words
 
 IN_A_ROW = 0.6  # of the gaps between the numbers of a group that are as in a row, at least

@@ -33,6 +33,7 @@ from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, Samples
 from vitrail.data.images import DEEP, FORMATS, HASH, HEIF, Images, bits_of, convert_mode, evenly, formats_of, open_image
 from vitrail.data.loader import begin_worker, signals_blocked
+from vitrail.data.pictures import GREY, grey_thumbnail
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.io import user_cache
@@ -43,7 +44,7 @@ MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK",
 MODES += ("I;16", "I;16L", "I;16B", "I;16N", "other")
 KINDS = (*FORMATS, "MPO", HEIF, "other")
 SIDE = 256  # pixels of the shorter side of an image that is measured; larger ones are scaled down to it
-GREY, COLOUR = 32, 8  # sides of the thumbnail: of its grey, and of its two colour differences
+COLOUR = 8  # sides of a thumbnail of its two colour differences
 SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
 TOGETHER = 64  # images that a process is given at a time
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
@@ -288,7 +289,7 @@ def _measure(image: Image.Image, row: Any) -> None:
     grey = image.convert("L")
     light = np.asarray(grey)
     row["brightness"], row["contrast"], row["sharpness"] = light.mean() / 255, light.std() / 255, _sharpness(light)
-    row["grey"] = np.asarray(grey.resize((GREY, GREY), Image.Resampling.BOX))
+    row["grey"] = grey_thumbnail(grey)
     small = image.resize((COLOUR, COLOUR), Image.Resampling.BOX).convert("RGB").convert("YCbCr")
     row["colour"] = np.asarray(small)[:, :, 1:]
 

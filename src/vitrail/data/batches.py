@@ -100,7 +100,7 @@ class Batches:
         return {place: found[id] for place, id in enumerate(self.chosen.tolist()) if id in found}
 
     def contents(self, ids: Int64[np.ndarray, " b"]) -> Contents:
-        """The hash of the content of each of these images, which were read; zeros of others and of texts."""
+        """By what each of these images is known, if it was read; zeros of others and of texts."""
         known = self.loader.contents
         return known[ids if self.chosen is None else self.chosen[ids]] if len(known) else no_contents(len(ids))
 

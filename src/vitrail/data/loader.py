@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,8 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.arguments import typed
 from vitrail.data.augmentation import frames_of
 from vitrail.data.columns import PADDING, Texts, Vocabulary
-from vitrail.data.images import HASH, ArrayImages, Images
+from vitrail.data.images import HASH, ArrayImages, Images, evenly
+from vitrail.data.pictures import PICTURE, are_told_apart, picture_hash
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import DataError, Hint, RunError, worker_ended
 from vitrail.runtime import cores
@@ -47,7 +49,10 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when 
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
-Contents = UInt8[np.ndarray, "n 16"]
+JUDGED = 1000  # images in memory by which it is told whether more are hashed as pictures
+CONTENT, OF_PICTURE, OF_GROUP = slice(0, HASH), slice(HASH, HASH + PICTURE), slice(HASH + PICTURE, None)
+Contents = UInt8[np.ndarray, "n 64"]
+"""By what images are known, each by zeros where it is not: hash of the content, of the picture, and of the group."""
 
 
 class Loaded(NamedTuple):
@@ -68,7 +73,20 @@ class Loaded(NamedTuple):
 
 def no_contents(count: int) -> Contents:
     """Of so many inputs that were not read."""
-    return np.zeros((count, HASH), np.uint8)
+    return np.zeros((count, OF_GROUP.start + HASH), np.uint8)
+
+
+def are_read(contents: Contents) -> Bool[np.ndarray, " n"]:
+    """Which were read, so that their content is known."""
+    return contents[:, CONTENT].max(axis=1) > 0
+
+
+def of_hashes(hashes: Sequence[bytes], part: slice = CONTENT) -> Contents:
+    """Contents of which this part is known, and what is behind it as far as the hashes reach; zeros for empty ones."""
+    found = no_contents(len(hashes))
+    for row, each in enumerate(hashes):
+        found[row, part.start : part.start + len(each)] = np.frombuffer(each, np.uint8)
+    return found
 
 
 class Loader(abc.ABC):
@@ -76,8 +94,8 @@ class Loader(abc.ABC):
 
     Attributes:
         unreadable: For each id that could not be read so far: why, in one line that names the file.
-        contents: (n, 16) for each image that was read so far the hash of its content, zeros for others; see `Images`.
-            (0, 16) where there are none: of texts, and images that are made.
+        contents: (n, 64) for each image that was read so far the hash of its content (see `Images`), zeros for others.
+            (0, 64) where there are none: of texts, and images that are made.
     """
 
     unreadable: dict[int, str]
@@ -88,9 +106,10 @@ class Loader(abc.ABC):
         """Inputs of these ids, in the calling thread; only what is made anew in every epoch looks at that."""
 
     def learn(self, ids: NDArray[np.int64], contents: Contents) -> None:
-        """Add the contents of some inputs, except those that are not known."""
-        known = np.flatnonzero(contents.any(axis=1))
-        self.contents[ids[known]] = contents[known]
+        """Add the contents of some inputs, each part as far as it is known."""
+        for part in (CONTENT, OF_PICTURE, OF_GROUP):
+            known = np.flatnonzero(contents[:, part].any(axis=1))
+            self.contents[ids[known], part] = contents[known, part]
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Inputs of each array of ids, in turn."""
@@ -106,7 +125,7 @@ class ResidentLoader(ShortRepr, Loader):
         pixels: Images of one size as one tensor; or, of whole images, one tensor for each.
         unreadable: For each id that could not be read: why.
         pin: Whether batches are pinned in memory, from where a GPU takes them while it computes.
-        contents: (n, 16) the hash of each image, or (0, 16) where they are not known.
+        contents: (n, 64) by what each image is known, or (0, 64) where they are not.
     """
 
     pixels: UInt8[Tensor, "n c h w"] | Sequence[Image]
@@ -137,16 +156,24 @@ class StreamedLoader(Loader):
         workers: Processes; with 0 the calling thread decodes.
         whole: Whether images keep their own shape.
         pin: Whether batches are pinned in memory.
+        pictures: Whether images are known by their pictures, too; see `vitrail.data.pictures`.
     """
 
     def __init__(
-        self, images: Images, preprocessing: Preprocessing, workers: int, whole: bool = False, pin: bool = False
+        self,
+        images: Images,
+        preprocessing: Preprocessing,
+        workers: int,
+        whole: bool = False,
+        pin: bool = False,
+        pictures: bool = False,
     ) -> None:
         self.images, self.preprocessing, self.whole, self.pin = images, preprocessing, whole, pin
+        self.pictures = pictures
         self.workers = min(workers, cores())
         self.unreadable, self.contents = {}, no_contents(len(images))
         self._passes = 0
-        self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch reads it at the start of each
+        self._wanted: list[_Wanted] = []  # of the pass under way; torch reads it at the start of each
         self._decoder = _Decoder(images, preprocessing, whole)
         self._decoded = DataLoader(
             self._decoder,
@@ -161,7 +188,7 @@ class StreamedLoader(Loader):
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Decode them here, whatever the workers do."""
-        got = self._loaded(ids, self._decoder[ids])
+        got = self._loaded(ids, self._decoder[self._want(ids)])
         return got._replace(pixels=got.pixels.pin_memory()) if self.pin else got
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
@@ -170,10 +197,10 @@ class StreamedLoader(Loader):
             yield from super().fetch(wanted, epoch)
             return
         self._passes += 1
-        mine, self._wanted[:] = self._passes, wanted
+        mine, self._wanted[:] = self._passes, map(self._want, wanted)
         with signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
             decoded = iter(self._decoded)
-        for ids in list(self._wanted):
+        for ids, _ in list(self._wanted):
             assert self._passes == mine, "one pass at a time"
             try:
                 found = next(decoded)
@@ -181,12 +208,16 @@ class StreamedLoader(Loader):
                 raise (worker_ended(error) or error) from error
             yield self._loaded(ids, found)
 
+    def _want(self, ids: NDArray[np.int64]) -> "_Wanted":
+        """These, and of which the picture is looked at: of those that were not read before."""
+        return _Wanted(ids, ~are_read(self.contents[ids]) & self.pictures)
+
     def _loaded(self, ids: NDArray[np.int64], found: Sequence[Any] | RunError) -> Loaded:
         """What the decoder gave; each problem and each hash is kept."""
         if isinstance(found, RunError):
             raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
         pixels, extents, problems, hashes = found
-        self.learn(ids, np.frombuffer(hashes, np.uint8).reshape(-1, HASH))
+        self.learn(ids, of_hashes(hashes))
         readable = torch.ones(len(pixels), dtype=torch.bool)
         for row, index, problem in problems:
             readable[row] = False
@@ -194,35 +225,43 @@ class StreamedLoader(Loader):
         return Loaded(pixels, extents, readable)
 
 
+class _Wanted(NamedTuple):
+    """Images that a worker is to decode, and of which their pictures are to be hashed, too."""
+
+    ids: NDArray[np.int64]
+    pictures: Bool[np.ndarray, " n"]
+
+
 class _Decoder(Dataset):
-    """What a worker does: from an array of ids to pixels, extents, a list of (row, id, problem), and all hashes."""
+    """What a worker does: from ids to pixels, extents, a list of (row, id, problem), and hashes."""
 
     def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
 
-    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[Any], bytes] | RunError:
+    def __getitem__(self, index: _Wanted) -> tuple[Tensor, Tensor | None, list[Any], Any] | RunError:
         """A RunError, which ends the run, is handed over: torch would make another error of it."""
-        ids = index.tolist()
+        ids = index.ids.tolist()
         try:
-            decoded, problems, hashes = zip(*map(self.one, ids), strict=True)
+            decoded, problems, hashes = zip(*map(self.one, ids, index.pictures.tolist()), strict=True)
         except RunError as error:
             return error
         pixels, extents = fill_up(decoded) if self.whole else (torch.stack(decoded), None)
         unread = [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
-        return pixels, extents, unread, b"".join(hashes)
+        return pixels, extents, unread, hashes
 
-    def one(self, index: int) -> tuple[Image, str, bytes]:
-        """The pixels of one image, and the hash of its content; black ones, and why, where it cannot be read."""
+    def one(self, index: int, picture: bool) -> tuple[Image, str, bytes]:
+        """The pixels of one image, and the hashes of content and picture; black ones, and why, where it is not read."""
         wanted, least = self.preprocessing, None
         if self.whole:  # for random crops, which change far more than what is left out here
             least = SPARE * math.ceil(max(wanted.size) / wanted.crop_pct)
         try:
             opened, known = self.images.read(index, least)
-            return wanted.to_uint8(opened, whole=self.whole), "", known
+            pixels = wanted.to_uint8(opened, whole=self.whole)
+            return pixels, "", known + (picture_hash(opened, wanted.bits) if picture else bytes(PICTURE))
         except (DataError, OSError) as error:  # the second by images of a person's own
             name, problem = self.images.name(index), error.problem if isinstance(error, DataError) else str(error)
             problem = problem if name in problem else f"{name}: {problem}"
-            return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem, bytes(HASH)
+            return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem, b""
 
 
 STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, each process gets it
@@ -282,6 +321,7 @@ def load_resident(
     *,
     whole: bool = False,
     pin: bool = False,
+    pictures: bool = False,
 ) -> ResidentLoader:
     """Read a whole set into memory.
 
@@ -292,27 +332,41 @@ def load_resident(
         progress: Called with the number of images done.
         whole: Whether images keep their own shape; see `Preprocessing.to_uint8`.
         pin: Whether batches are pinned in memory, for a GPU.
+        pictures: Whether images are known by their pictures, too; see `vitrail.data.pictures`.
 
     Returns:
         A loader of all images; those that cannot be read are noted as `unreadable`.
     """
     count = len(images)
     if isinstance(images, ArrayImages) and (fits := preprocessing.as_pixels(images.pixels)) is not None:
-        hashes = b"".join(map(images.content_hash, range(count)))
-        contents = np.frombuffer(hashes, np.uint8).reshape(-1, HASH).copy()
+        contents = of_hashes([*map(images.content_hash, range(count))])
+        contents[:, OF_PICTURE] = _pictures_of(images)[:, OF_PICTURE] if pictures else 0
         return ResidentLoader(list(fits) if whole else fits, pin=pin, contents=contents)
     pixels: Tensor | list[Image] = [torch.empty(0)] * count
     if not whole:  # of one size, in one piece from the start: never twice in memory
         pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
-    unreadable, contents = dict[int, str](), no_contents(count)
+    unreadable, hashes = dict[int, str](), list[bytes]()
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        decoded = pool.map(_Decoder(images, preprocessing, whole).one, range(count))
+        decoded = pool.map(_Decoder(images, preprocessing, whole).one, range(count), repeat(pictures))
         for index, (one, problem, known) in enumerate(decoded):
-            pixels[index], contents[index] = one, np.frombuffer(known, np.uint8)
+            pixels[index] = one
+            hashes.append(known)
             if problem:
                 unreadable[index] = problem
             progress(index + 1)
-    return ResidentLoader(pixels, unreadable, pin, contents)
+    return ResidentLoader(pixels, unreadable, pin, of_hashes(hashes))
+
+
+def _pictures_of(images: Images) -> Contents:
+    """Images in memory by their pictures; not one of many whose near copies are not told from strangers."""
+
+    def hashed(ids: Sequence[int]) -> Contents:
+        return of_hashes([picture_hash(images.open(index)) for index in ids], OF_PICTURE)
+
+    some = hashed(evenly(range(len(images)), JUDGED))
+    if len(images) > JUDGED and not are_told_apart(some[:, OF_PICTURE].copy().view(np.uint64)):
+        return no_contents(len(images))
+    return hashed(range(len(images)))
 
 
 class TextLoader(Loader):
@@ -349,6 +403,7 @@ def open_loader(
     workers: int,
     whole: bool = False,
     pin: bool = False,
+    pictures: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Loader:
     """The loader that fits: files are resident when all pixels take at most `RESIDENT_BYTES`, streamed otherwise.
@@ -360,6 +415,7 @@ def open_loader(
         whole: Whether images keep their own shape, for random crops; see `Preprocessing.to_uint8`. Else each is brought
             to the size.
         pin: Whether batches are pinned in memory, for a GPU.
+        pictures: Whether images are known by their pictures, too; see `vitrail.data.pictures`.
         progress: Called with the number of images read at the start (resident only).
 
     Raises:
@@ -375,8 +431,8 @@ def open_loader(
         return RenewedLoader(inputs, input)
     size = len(inputs) * input.channels * input.size[0] * input.size[1]
     if size * (LONGEST if whole else 1) <= RESIDENT_BYTES:
-        return load_resident(inputs, input, max(1, workers), progress, whole=whole, pin=pin)
-    return StreamedLoader(inputs, input, workers, whole, pin)
+        return load_resident(inputs, input, max(1, workers), progress, whole=whole, pin=pin, pictures=pictures)
+    return StreamedLoader(inputs, input, workers, whole, pin, pictures)
 
 
 def check_readable(

@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from vitrail.data.columns import TRAIN, RawDataset
-from vitrail.data.images import HASH
-from vitrail.data.loader import no_contents
+from vitrail.data.loader import no_contents, of_hashes
 from vitrail.errors import DataError, UsageError, VitrailError, counted
 from vitrail.features.embed import embed_samples, identity
 from vitrail.features.file import FeatureSet
@@ -28,8 +27,9 @@ from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.views import BesideView, Sureness
-from vitrail.runs.data import EVALUATED, MODEL, Run, TrainedOn, chosen_words, open_for
+from vitrail.runs.data import MODEL, Run, chosen_words, open_for
 from vitrail.runs.folder import RunFolder
+from vitrail.runs.known import EVALUATED, TrainedOn
 from vitrail.tasks.task import wilson_interval
 
 LEAST = 30  # answers from which a fraction is made, where there are as many
@@ -65,7 +65,7 @@ class RunKnowledge:
 
     def beside(self, fingerprint: str, top: Sequence[tuple[str, float]], bump: float | None = None) -> BesideView:
         """What to know of an answer besides its maps; arguments are those of `BesideView` and `ImageView`."""
-        own = np.frombuffer(bytes.fromhex(fingerprint or "00" * HASH), np.uint8)[None]
+        own = of_hashes([bytes.fromhex(fingerprint)])
         sure = sureness(self.evaluation, top[0][1], self.halves) if top else None
         learnt = bool(self.trained.has(own)[0])
         if sure is not None and not learnt and self.evaluated.has(own)[0]:  # the figure is of images not learnt

@@ -19,27 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Int64
-from numpy.typing import NDArray
+from jaxtyping import Int64
 
 from vitrail.arguments import PASSED, check_passed
-from vitrail.data.batches import Batches
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
-from vitrail.data.images import HASH
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.loader import Contents, Loader, no_contents
+from vitrail.data.loader import Contents, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
-from vitrail.data.tensor_files import read_tensors, write_tensors
+from vitrail.data.tensor_files import read_tensors
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model, open_model, own_objects_of
 from vitrail.runs.folder import RunFolder
+from vitrail.runs.known import INITIAL
 from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
 from vitrail.weights.places import is_foreign
 
-INITIAL, EVALUATED = "initial", "evaluated"  # among the splits of which a run knows the images
 MODEL = "model"  # the folder of the model in a run
 CHANGED = "The data have changed since the training."
 SELECT, REPORT = "select", "report"
@@ -47,75 +43,6 @@ HALVES = (SELECT, REPORT)
 LEAST = 16  # samples in the smaller half
 WHOLE = "whole"  # in data.json, for a validation split that is too small to be cut
 MAY_BE_LEARNT = "Images that are held out now may have been used for training."  # by a run that does not know them
-
-
-class TrainedOn:
-    """The images that a model was trained on, known by their content wherever they lie.
-
-    Args:
-        contents: (n, 16) as `Images.content_hash` gives it; rows of zeros, of images that were not read, do not count.
-    """
-
-    def __init__(self, contents: Contents) -> None:
-        self._known = np.sort(_keys(contents[contents.any(axis=1)]))
-
-    def __len__(self) -> int:
-        """How many there are; 0 where none is known."""
-        return len(self._known)
-
-    def has(self, contents: Contents) -> Bool[np.ndarray, " n"]:
-        """Whether each of some images is one of them."""
-        keys = _keys(contents)
-        if not len(self):
-            return np.zeros(len(keys), dtype=bool)
-        return self._known[np.minimum(np.searchsorted(self._known, keys), len(self) - 1)] == keys
-
-
-def _keys(contents: Contents) -> NDArray[np.uint64]:
-    """Their first half, which is sorted in a moment: of 5,000,000 images and as many others two agree once in 10^6."""
-    return np.ascontiguousarray(contents).view(np.uint64)[:, 0]
-
-
-NOT_KNOWN = TrainedOn(no_contents(0))
-
-
-class Seen:
-    """What a training knows of the images that it reads.
-
-    Args:
-        loaders: That read them, by split.
-        earlier: (n, 16) the hashes of images that its initial weights were trained on.
-    """
-
-    def __init__(self, loaders: Mapping[str, Loader], earlier: Contents) -> None:
-        self.loaders, self.earlier, self._written = loaders, earlier, 0
-
-    @property
-    def trained(self) -> TrainedOn:
-        """The images that the network has been trained on."""
-        return TrainedOn(np.concatenate([self.loaders[TRAIN].contents, self.earlier]))
-
-    def others(self, batches: Batches) -> Batches:
-        """Of some images those that it was not trained on, as far as that is known; all of them if there are none."""
-        ids = np.arange(len(batches), dtype=np.int64)
-        others = ids[~self.trained.has(batches.contents(ids))]
-        return batches.subset(others) if 0 < len(others) < len(ids) else batches
-
-    def recall(self, contents: Mapping[str, Contents]) -> None:
-        """Take what was known when a run was saved; see `Run.contents`."""
-        for name, loader in self.loaders.items():
-            if len(known := contents.get(name, no_contents(0))) == len(loader.contents):
-                loader.learn(np.arange(len(known)), known)
-        self.earlier = contents.get(INITIAL, self.earlier)
-
-    def write(self, file: Path, evaluated: Contents | None = None) -> None:
-        """Write it, with the images of the evaluation, where there is more to know than was written before."""
-        known = {name: loader.contents for name, loader in self.loaders.items()} | {INITIAL: self.earlier}
-        known |= {} if evaluated is None else {EVALUATED: evaluated}
-        count = sum(int(each.any(axis=1).sum()) for each in known.values())
-        if count > self._written:
-            write_tensors(file, {name: torch.from_numpy(each) for name, each in known.items()})
-            self._written = count
 
 
 @dataclass(frozen=True)
@@ -164,7 +91,7 @@ class Run:
 
     @cached_property
     def contents(self) -> dict[str, Contents]:
-        """By split the hash of each image that it read, "initial" of those that its initial weights were trained on.
+        """By split what each image that it read is known by, "initial" of those that came before; see `Seen`.
 
         "evaluated" are those of its evaluation, also of another split.
 
@@ -177,13 +104,14 @@ class Run:
         if self.name is None or not file.is_file():
             return {}
         found = {name: each.numpy() for name, each in read_tensors(file, f"rm {shlex.quote(str(file))}").items()}
-        if any(each.dtype != np.uint8 or each.shape[1:] != (HASH,) for each in found.values()):
-            raise DataError(f"{file} does not have {HASH} bytes per image", f"rm {shlex.quote(str(file))}")
+        wide = no_contents(0).shape[1:]
+        if any(each.dtype != np.uint8 or each.shape[1:] != wide for each in found.values()):
+            raise DataError(f"{file} does not have {wide[0]} bytes per image", f"rm {shlex.quote(str(file))}")
         return found
 
     @cached_property
     def trained_on(self) -> Contents:
-        """(n, 16) the hashes of the images that it was trained on, and its initial weights before."""
+        """(n, 64) by what the images are known that it was trained on, and its initial weights before."""
         return np.concatenate([self.contents.get(name, no_contents(0)) for name in (TRAIN, INITIAL)])
 
     @property

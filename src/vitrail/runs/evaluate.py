@@ -7,17 +7,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.arguments import typed
 from vitrail.data.batches import Batches
-from vitrail.data.columns import ALL, TRAIN, Samples
+from vitrail.data.columns import GROUP, TRAIN, Samples
 from vitrail.data.dataset import Split
 from vitrail.data.images import what_to_try
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.loader import open_loader
+from vitrail.data.loader import are_read, open_loader
 from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import check_writable, evaluation_place, write_file
@@ -27,17 +28,22 @@ from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.pages.render import evaluation_page
 from vitrail.pages.views import Table
-from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
+from vitrail.runs.data import Run, check_objects, open_for
 from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group
+from vitrail.runs.known import NOT_KNOWN, TIES, TrainedOn, learn_groups
+from vitrail.runs.leaks import by_groups, set_apart
 from vitrail.runtime import processors
 from vitrail.tasks import Codec, Result, Task
-from vitrail.tasks.task import unit_of, without_interval
+from vitrail.tasks.task import unit_of
 from vitrail.text import percent, short_paths
 
 NOT_SEEN = (
     "It is not known here which images this model was trained on; any of them among these make the figure better than "
     "it is. The run's folder knows them."
+)
+NO_GROUPS = (
+    "The run knows the groups of its training images, but these data name none: --group-pattern or --group-column does."
 )
 BATCH = 256  # samples at a time; does not change what is counted
 
@@ -110,6 +116,8 @@ def evaluate(
     known = opened if opened.name is not None else Run(model.loaded_from or None)
     trained = TrainedOn(known.trained_on)
     apart = NOT_SEEN if "data" in model.facts and not model.reads_text and not known.contents else ""
+    if trained.has_groups and GROUP not in found.samples.columns:
+        apart = NO_GROUPS
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
     notes = (*result.notes, *found.notes, *filter(None, [apart, choice.sentence()]))
     result = replace(result, data=found.name, notes=notes)
@@ -170,7 +178,7 @@ def evaluate_split(
 ) -> Result:
     """Evaluate a model on samples whose column is matched to its codec.
 
-    The figure is of those that it was not trained on, if there are any.
+    The figure is of those that have no tie with what it was trained on, if there are any; see `TIES`.
 
     Args:
         model: Its network is put into eval mode and left as it was.
@@ -187,16 +195,19 @@ def evaluate_split(
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
     metrics, network = model.task.metrics(model.input, model.output), cast_model(model, choice.precision).network
-    together, read = BATCH * processes.world, (list[Any](), list[Any]())  # of others, and of those it was trained on
+    together, read = BATCH * processes.world, (list[Any](), list[Any]())  # of others, and of those with a tie
+    ties = np.zeros(len(TIES), np.int64)
     with evaluating(network), torch.no_grad():
         mine = data.in_order(BATCH, processes.share)
         for done in range(0, len(data), together):  # each process answers one batch, or has none left
-            answers, batch = list[Any]([None, None]), next(mine, None)
+            answers, batch, found = list[Any]([None, None]), next(mine, None), np.zeros(0, np.int64)
             if batch is not None and len(batch):
-                known = torch.from_numpy(trained.has(data.contents(batch.ids)))
+                found = trained.ties(data.contents(batch.ids))
+                known = torch.from_numpy(found > 0)
                 for side, some in enumerate((~known, known)):
                     answers[side] = metrics.answers(network, batch.only(some)) if some.any() else None
-            for both in processes.gather(answers):
+            for both, counts in processes.gather([answers, np.bincount(found, minlength=1 + len(TIES))[1:].tolist()]):
+                ties += counts
                 for side, each in zip(read, both, strict=True):
                     side += [] if each is None else [each]
             progress(min(done + together, len(data)))
@@ -206,8 +217,14 @@ def evaluate_split(
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
         hint = what_to_try(samples.images, model.preprocessing) if data.unreadable else "name other data"
         raise DataError(problem, hint)
-    found = [metrics.result(some, samples.name) if some else None for some in read]
-    result = set_apart(found[0], found[1], split.split) if len(trained) else found[0]
+    every = [*read, [*read[0], *read[1]] if all(read) else []]
+    others, learnt, both = (metrics.result(some, samples.name) if some else None for some in every)
+    others, both = (each and by_groups(each, data.contents(each.ids)) for each in (others, both))
+    if len(trained):
+        counts = {**dict(zip(TIES, ties.tolist(), strict=True)), **({} if trained.by_picture else {"near": None})}
+        result = set_apart(others, learnt, both, counts, split.split)
+    else:
+        result = others
     assert result is not None
     unknown = None if result.unknown is None else split.unknown
     precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
@@ -221,38 +238,12 @@ def evaluate_split(
     )
 
 
-def set_apart(others: Result | None, learnt: Result | None, split: str) -> Result:
-    """The result of images that the model was not trained on, if there are any, with what to know of those it was.
-
-    Args:
-        others: Of images that it was not trained on; None where there are none.
-        learnt: Of images that it was trained on; None where there are none, but one of both is there.
-        split: Its name.
-    """
-    result = others or learnt
-    assert result is not None
-    count, whole = 0 if learnt is None else learnt.count, sum(each.count for each in (others, learnt) if each)
-    facts = {"images": count, "of": whole, result.metric.key: None if learnt is None else learnt.value}
-    result = replace(result, details={**result.details, "trained_on": facts})
-    if learnt is None:
-        return result
-    have = f"of {whole:,} {'' if split == ALL else f'{split} '}images have the content of images that were trained on"
-    if others is None:
-        notes = [f"All {have[3:]}: the figure says nothing about other images."]
-        result = without_interval(replace(result, sentence=f"{result.sentence} (which were trained on)"))
-    else:
-        value = f"{result.metric.label} {result.metric.shown(learnt.value)}"
-        notes = [f"{count:,} {have}: the figure is of the other {others.count:,}.", f"On these {count:,}: {value}."]
-    about = (result.about[0], " ".join([result.about[1], *notes]).strip())
-    return replace(result, about=about, notes=(*result.notes, *notes))
-
-
 def share_read(data: Batches, processes: Group) -> None:
     """Share among processes which samples could not be read, and the contents of those that could."""
     loader = data.loader
     for found in processes.gather(list(loader.unreadable.items())):
         loader.unreadable |= {int(index): problem for index, problem in found}
-    if any(processes.counts(len(loader.contents) - int(loader.contents.any(axis=1).sum()))):
+    if any(processes.counts(len(loader.contents) - int(are_read(loader.contents).sum()))):
         loader.contents = processes.largest(loader.contents)
 
 
@@ -277,5 +268,7 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
         samples: With a column that is matched to its codec.
         workers: Processes or threads that decode images; all processors but one when None.
     """
-    loader = open_loader(samples.inputs, model.input, workers=max(1, processors() - 1) if workers is None else workers)
+    workers = max(1, processors() - 1) if workers is None else workers
+    loader = open_loader(samples.inputs, model.input, workers=workers, pictures=True)
+    learn_groups(loader, samples)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)

@@ -1,9 +1,9 @@
 """The run folder: everything one training writes, under fixed names.
 
 config.yaml  command.txt  env.json  data.json      settings, command, versions and machine, data
-hashes.safetensors                                 of each image that was read the 16 bytes by which it is known
-                                                   (`Images.content_hash`), zeros of others: so an evaluation
-                                                   knows what was trained on, wherever it lies
+hashes.safetensors                                 of each image that was read the 64 bytes by which it is known (file,
+                                                   picture, group: see `vitrail.data.loader.Contents`), zeros of
+                                                   others: so an evaluation knows what was trained on, wherever it lies
 samples.jsonl                                      split, name, mark of the content (`Images.marks`), and class or mark
                                                    of the target of each sample, so that those that change can be named;
                                                    not of named sets, which do not change, nor of more than `MOST`

@@ -108,6 +108,7 @@ class Example:
         return self.truth == self.answer
 
 
+Z95 = 1.959963984540054  # standard deviations of a normal distribution around its mean that hold 95 % of it
 SURENESS = (*(tenth / 10 for tenth in range(10)), 0.95, 0.99, 0.999, 1.0)  # between which answers are counted
 
 
@@ -412,11 +413,11 @@ def unit_of(input: Input) -> str:
     return "image" if isinstance(input, Preprocessing) else "pair"
 
 
-def wilson_interval(correct: int, images: int) -> tuple[float, float]:
+def wilson_interval(correct: int | float, images: int | float) -> tuple[float, float]:
     """95 % interval of a fraction (Wilson, 1927): sensible also near 0 and 1 and for few images; (0, 1) for none."""
     if images == 0:
         return 0.0, 1.0
-    z = 1.959963984540054
+    z = Z95
     found, zz = correct / images, z * z
     middle = (found + zz / (2 * images)) / (1 + zz / images)
     half = z / (1 + zz / images) * math.sqrt(found * (1 - found) / images + zz / (4 * images * images))

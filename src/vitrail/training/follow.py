@@ -22,10 +22,11 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
-from vitrail.runs.data import Run, TrainedOn, mark_chosen
+from vitrail.runs.data import Run, mark_chosen
 from vitrail.runs.evaluate import evaluate_split, share_read
 from vitrail.runs.folder import RunFolder, saving
 from vitrail.runs.group import ALONE, Group
+from vitrail.runs.known import TrainedOn
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.checkpoint import Saving, copy_state, describe_files, load_state, saving_of

@@ -28,8 +28,9 @@ from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build_network as build_network
 from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guard, read_own
-from vitrail.runs.data import REPORT, Halves, Run, Seen, cut
+from vitrail.runs.data import REPORT, Halves, Run, cut
 from vitrail.runs.evaluate import batches_of
+from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
 from vitrail.tasks import Codec, Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
@@ -84,9 +85,11 @@ class Prepared:
 
     @cached_property
     def seen(self) -> Seen:
-        """What is known of the images that it reads, and of those that its initial weights were trained on."""
-        initial = Run(None if self.settings.initial is None else self.settings.initial.source)
-        return Seen({TRAIN: self.data.loader, VALIDATION: self.validation.loader}, initial.trained_on)
+        """What is known of its images, and of those that initial weights and a teacher were trained on."""
+        initial, teacher = self.settings.initial, self.settings.distillation
+        before = [Run(None if initial is None else initial.source), Run(None if teacher is None else teacher.teacher)]
+        earlier = np.concatenate([run.trained_on for run in before])
+        return Seen({TRAIN: self.data.loader, VALIDATION: self.validation.loader}, earlier)
 
     @property
     def network(self) -> nn.Module:
@@ -346,8 +349,9 @@ def _loader(
     def progress(done: int) -> None:
         listen(Reading(f"reading {name}", done, len(inputs)))
 
-    loader = open_loader(inputs, shape, workers=workers, whole=whole, pin=pin, progress=progress)
+    loader = open_loader(inputs, shape, workers=workers, whole=whole, pin=pin, pictures=True, progress=progress)
     check_readable(loader.unreadable, len(inputs), limit=settings.unreadable)
+    learn_groups(loader, dataset.splits[name])
     return loader
 
 
