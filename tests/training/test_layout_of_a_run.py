@@ -50,7 +50,7 @@ def test_what_was_named_is_stored_and_read_again(listed: Path, tmp_path: Path) -
             samples = open_for(model, run, None, None, split).samples
         except UsageError:  # validation is too small to be cut in halves
             continue
-        seen[split] = set(samples.units())
+        seen[split] = set(samples.column(GROUP).values)
         assert GROUP in samples.columns
     assert not any(seen[one] & seen[other] for one, other in combinations(("train", "validation", "test"), 2))
     assert vitrail.evaluate(tmp_path / "run").split == "test"

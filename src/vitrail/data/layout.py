@@ -111,7 +111,7 @@ class Layout:
         if not matched:
             first = next(iter(raw.splits.values())).name(0)
             problem = f"group_pattern '{self.group_pattern}' fits no name, such as {first}"
-            raise DataError(problem, Hint({"group_pattern": r"([^/]+)_\d+"}, text="or another pattern with a group"))
+            raise DataError(problem, Hint(drop=["group_pattern"], text="or a pattern that fits such names"))
         shown = ", ".join(f"{group} ({name})" for group, name in examples.items())
         note = f"Groups by the pattern: {counted(matched, 'image')} in {counted(len(every), 'group')}, such as {shown}."
         return replace(raw, splits=splits, notes=(*raw.notes, note))
