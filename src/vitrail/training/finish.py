@@ -243,7 +243,8 @@ def gain_words(won: Gain, unit: str, is_wrong: bool) -> str:
     if not is_wrong:
         values = f"mean error {-won.difference:+.3g} (95 %: {-high:+.3g} to {-low:+.3g})"
     close = "" if won.significant else ", which includes 0: not significant"
-    return f"tuning won {won.won} and lost {won.lost} of {of} against the probe: {values}{close}"
+    minus = values.replace("-", "−")
+    return f"tuning won {won.won} and lost {won.lost} of {of} against the probe: {minus}{close}"
 
 
 def with_background(model: Model) -> Model:

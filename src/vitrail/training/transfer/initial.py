@@ -75,7 +75,8 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
         raise UsageError(f"{source} contains a {kind}, which is not a ViT", Hint({"init": "auto"}))
     if rank:
         check_rank(model.network, rank)
-    return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))
+    facts = (*origin_words(model.facts), *filter(None, [warning]))
+    return model, tuple(words if words.startswith(source) else f"{source}: {words}" for words in facts)
 
 
 def rate_for(optimization: Optimization, probed: Probed, is_wrong: bool = True) -> tuple[Optimization, str]:
