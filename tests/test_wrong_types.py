@@ -5,6 +5,7 @@ The calls are made without the check of tests, since beartype looks at every arg
 
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,17 @@ def test_the_argument_is_named_and_what_works_is_let_pass() -> None:
             measured(**arguments)
     with pytest.raises(IndexError):  # of right types: the fault lies elsewhere
         typed(lambda values: values[7])([])
+
+
+def test_a_name_that_is_not_known_leads_to_the_one_that_is_meant() -> None:
+    calls: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "load": ({"devise": "cpu"}, {"device": "cpu"}),
+        "train": ({"epoch": 3, "lr": 0.1}, {"options": vitrail.TrainOptions(epochs=3, lr=0.1)}),
+    }
+    for name, (given, wanted) in calls.items():
+        with must_raise(UsageError, next(iter(given))) as caught:
+            getattr(vitrail, name)("digits", **given)
+        assert caught.value.hint.flags == wanted
 
 
 def test_a_generator_of_images_is_read() -> None:

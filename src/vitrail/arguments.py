@@ -15,7 +15,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import reduce, wraps
 from operator import or_
 from pathlib import Path, PurePath
@@ -49,8 +49,7 @@ def typed(public: Public) -> Public:
             raise
         except Exception as error:
             if problem := _find_mistyped(inner, values, named):
-                unknown = [*(named.keys() - inspect.signature(inner).parameters.keys())]
-                raise UsageError(problem, Hint(drop=unknown, text=_call_of(public))) from error
+                raise UsageError(problem, _meant(public, inner, named)) from error
             raise
 
     if isinstance(public, type):
@@ -76,6 +75,21 @@ def typed_names(find: Callable[[str], Any], names: dict[str, Any]) -> Callable[[
         return names[name]
 
     return get
+
+
+def _meant(public: Callable[..., Any], inner: Callable[..., Any], named: Mapping[str, Any]) -> Hint:
+    """What is meant by names that are not known: the nearest, or fields of its options; else how it is called."""
+    known = inspect.signature(inner).parameters
+    unknown = {name: value for name, value in named.items() if name not in known}
+    options = known["options"].default if "options" in known else None
+    if is_dataclass(options) and not isinstance(options, type):
+        names = [each.name for each in fields(options)]
+        inside = {near: value for name, value in unknown.items() if (near := nearest(name, names))}
+        if inside:
+            return Hint({"options": replace(options, **inside)})
+    near = {name: nearest(name, known.keys() - named.keys()) for name in unknown}
+    meant = {near: unknown[name] for name, near in near.items() if near}
+    return Hint(meant) if meant else Hint(drop=[*unknown], text=_call_of(public))
 
 
 def _call_of(public: Callable[..., Any]) -> str:
