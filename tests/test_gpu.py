@@ -1,9 +1,11 @@
 """What a GPU computes is what the processor computes, up to rounding; skipped where there is none.
 
 Every verb that computes runs here once on the GPU: training (from scratch, from weights, by adapters, from a teacher,
-of texts, of streamed photographs), predictions, evaluation, features, explanations, conversion.
+of texts, of streamed photographs), predictions, evaluation, features, explanations, conversion, recordings in data.
 """
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import torch
 from PIL import Image
 
 import vitrail
+from tests.cli.command import call
 from tests.explain.reference import VARIANTS, make_images, make_network
 from tests.explain.test_devices import attribution_of, verdicts_of
 from tests.features.test_embed import model_of
+from tests.frozen import values as answers
+from tests.runs.test_leaks import PATTERN, data, run as run_with_leaks
 from tests.shared_runs import stored
 from tests.training import tiny
 from tests.training.test_initial import OPTIONS, SMALL, source
@@ -180,6 +185,56 @@ def test_a_network_on_a_gpu_is_converted() -> None:
 def test_the_doctor_finds_the_gpu_well() -> None:
     found = {device["name"]: device["works"] for device in examine()["devices"]}
     assert found["cuda:0"]
+
+
+# ---- the command line
+
+
+def on_both(*words: object) -> list[Any]:
+    """What a command answers on the processor and there, where it takes memory."""
+    found = []
+    for device in ("cpu", DEVICE):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        answer = call(*words, "--device", device, "--json")
+        assert answer.code == 0, answer.err
+        assert device == "cpu" or torch.cuda.max_memory_allocated() > before
+        found.append(json.loads(answer.out))
+    return found
+
+
+COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
+    "evaluate": lambda out: (data(), "--group-pattern", PATTERN, "--split", "validation"),
+    "predict": lambda out: (data() / "val" / "a",),
+    "similar": lambda out: (data() / "val" / "a" / "alone.jpg", data(), "--out", out / "page.html"),
+    "explain": lambda out: (data() / "val", "--count", 4, "--compare", "--full", "--out", out / "page.html"),
+}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_a_verb_answers_as_on_the_processor(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, gap in (("RELATIVE", 2e-2), ("ABSOLUTE", 5e-3)):  # TF32 again
+        monkeypatch.setattr(answers, name, gap)
+    here, there = on_both(verb, run_with_leaks(), *COMMANDS[verb](tmp_path))
+    assert list(answers.differences(*map(answers.readable, (here, there)), exactly=False)) == []
+
+
+def test_recordings_are_those_that_the_processor_sees(tmp_path: Path) -> None:
+    """A network without positions sees no difference between an image and its patches in another order."""
+    draw, model = np.random.default_rng(0), model_of()
+    torch.nn.init.zeros_(model.network.get_parameter("pos_embed"))
+    vitrail.save(replace(model, input=vitrail.Preprocessing((16, 16))), tmp_path / "model")
+    for number in range(60):
+        patches = draw.integers(0, 256, (4, 8, 8, 3), np.uint8)
+        for frame in range(3 if number < 4 else 1):
+            (first, second), (third, fourth) = np.roll(patches, frame, axis=0).reshape(2, 2, 8, 8, 3)
+            file = tmp_path / "data" / ("train", "val")[frame % 2] / "ab"[number % 2] / f"{draw.bytes(8).hex()}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.block([[[first], [second]], [[third], [fourth]]])).save(file)
+    words = "data", "check", tmp_path / "data", "--model", tmp_path / "model", "--out", tmp_path / "page.html"
+    here, there = on_both(*words)
+    assert [(each["groups"], each["images"]) for each in here["groups"]] == [(4, 12)]
+    assert there == {**here, "seconds": there["seconds"]}
 
 
 # ---- explanations

@@ -8,8 +8,10 @@ import pytest
 
 from tests.check.faults import plant_faults
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse
+from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from vitrail.io import DATA as KIND, is_page
+from vitrail.model import save
 
 
 def test_contradictions_are_on_the_page_and_end_with_exit_code_3(
@@ -50,6 +52,8 @@ def test_data_without_contradictions_end_with_0_and_what_belongs_elsewhere_is_re
         ((*check, "--group-pattern", "x_"), USAGE, "x_"),
         ((*check, "--fix-split", tmp_path / "x.txt"), USAGE, "x.txt"),
         ((*check, "--fix-split", page.with_suffix(".csv"), "--label-column", "x"), USAGE, "label-column"),
+        ((*check, "--device", "cpu"), USAGE, "--device"),
+        ((*check, "--model", save(model_of(), tmp_path / "model"), "--device", "cuda:99"), USAGE, "cuda:99"),
         (("data", "check", tmp_path / "none"), DATA, "none"),
         (("data", "check", tmp_path / "pairs.tsv"), DATA, "pairs.tsv"),
         (("data", "pack", data, "--out", tmp_path / "packed", "--crops"), USAGE, "--crops"),

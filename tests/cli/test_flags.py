@@ -186,7 +186,7 @@ FLAGS = {
     "data": {
         *LAYOUT,
         *("--out", "--shorter-side", "--quality", "--shard-size", "--model", "--fix-split", "--crops", "--data-root"),
-        "--json",
+        *("--device", "--json"),
     },
     "models": {*WEIGHTS, "--classes", "--json"},
     "completion": set(),

@@ -401,6 +401,7 @@ class Data(LayoutOptions):
         shard_size: Largest size of a shard in megabytes; default: 128.
         model: Of check: a ViT by which recordings are found that neither names nor folders show: a run or model folder,
             or pretrained weights, such as timm:vit_tiny_patch16_224.
+        device: Where that ViT is computed: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.
         fix_split: Of check: also write a list (.csv) with path, label, split and group, where groups and copies stand
             on one side of the split.
         crops: Of check: also look for images that are a part of another one, which takes minutes for some thousands.
@@ -420,6 +421,7 @@ class Data(LayoutOptions):
     quality: int | None = option(needs="shorter_side")
     shard_size: int | None = None
     model: str | None = option(metavar="WEIGHTS", example="runs/latest")
+    device: str = option("auto", needs="model")
     fix_split: Path | None = option(example="split.csv")
     crops: bool = False
     data_root: Path | None = None

@@ -12,6 +12,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
 from vitrail.io import FULL, check_writable, data_place, home_out, once, write_file
+from vitrail.model import load
 
 
 def run(options: Data, command: str) -> int:
@@ -32,7 +33,7 @@ def _check(options: Data, command: str) -> int:
             options.data,
             layout=Layout.of(options),
             data_root=options.data_root,
-            model=options.model,
+            model=options.model and load(options.model, device=options.device),
             fix_split=options.fix_split,
             crops=options.crops,
             progress=progress,
