@@ -18,7 +18,7 @@ from PIL import Image, ImageEnhance
 
 from benchmarks.data_copies import ROOT, SETS, say, surveyed
 from benchmarks.measure import machine, mnist_root
-from vitrail.check.check import check
+from vitrail.check.check import check_data
 from vitrail.check.copies import find_copies
 from vitrail.check.groups import found_groups
 from vitrail.check.neighbours import groups_by_features
@@ -104,7 +104,7 @@ def by_model(count: int) -> None:
 def clean() -> None:
     """What is found in data as they are."""
     for what in (*(str(ROOT / name) for name in CLEAN), "digits", "mnist"):
-        report = check(what, data_root=mnist_root() if what == "mnist" else None)
+        report = check_data(what, data_root=mnist_root() if what == "mnist" else None)
         told = {each.kind: sum(map(len, each.sets)) for each in report.findings}
         rates = ", ".join(f"{kind} {number} ({100 * number / report.count:.2f} %)" for kind, number in told.items())
         found = f"{len(report.groupings)} groupings; {rates or 'nothing'}"

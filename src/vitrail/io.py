@@ -327,6 +327,26 @@ def page_place(out: Path | None, *, kind: str, what: str, beside: bool = False) 
     return out
 
 
+def page_writer(place: Callable[[Path | None], Path], out: Path | None) -> Callable[[str], Path]:
+    """What writes a page, and gives where; a place where it cannot go is refused now.
+
+    Args:
+        place: One of those below, by the kind of the page.
+        out: As there.
+
+    Raises:
+        UsageError: That place is taken, or nothing can be written there.
+    """
+    check_writable(place(out))
+
+    def write(text: str) -> Path:
+        page = place(out)  # which another process may have taken meanwhile
+        write_file(page, text)
+        return page
+
+    return write
+
+
 page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
 evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 neighbours_place = partial(page_place, kind=SIMILAR, what="a page of neighbours")

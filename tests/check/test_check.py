@@ -14,7 +14,7 @@ from tests.check.faults import FRAMES, RECORDINGS, plant_faults
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.real import real_data
-from vitrail.check.check import DataReport, check
+from vitrail.check.check import DataReport, check_data
 from vitrail.check.findings import Finding
 from vitrail.data.layout import Layout
 from vitrail.data.sources import read
@@ -32,7 +32,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(faults: Path) -> DataReport:
-    return check(faults)
+    return check_data(faults)
 
 
 def names_of(finding: Finding) -> set[str]:
@@ -90,7 +90,7 @@ def test_a_report_is_plain_values_and_a_page_with_the_images(report: DataReport)
 
 def test_a_folder_without_faults_has_no_findings(tmp_path: Path) -> None:
     make_photographs(tmp_path / "data", ("ant", "bee"), per_class=12, seed=0)
-    report = check(tmp_path / "data")
+    report = check_data(tmp_path / "data")
     assert report.findings == ()
     assert report.page()
 
@@ -103,10 +103,10 @@ def lines_of(out: Path) -> list[dict[str, str]]:
 def test_the_list_keeps_groups_and_copies_on_one_side_and_all_else_where_it_was(faults: Path, tmp_path: Path) -> None:
     out, before = tmp_path / "split.csv", sorted(faults.rglob("*"))
     layout = Layout(group_pattern=r"(clip\d+)_\d+")
-    first = check(faults, layout=layout, fix_split=out)
+    first = check_data(faults, layout=layout, fix_split=out)
     assert {each.kind: each.contradiction for each in first.findings}["leak"] is not None
     assert [each.contradiction for each in first.findings if each.kind == "leak"] == [True, True, False]
-    again = check(out)
+    again = check_data(out)
     assert [each for each in again.findings if each.kind == "leak"] == []
     assert {each.kind for each in again.contradictions} == {"labels"}
     lines = lines_of(out)
@@ -122,14 +122,14 @@ def test_the_list_keeps_groups_and_copies_on_one_side_and_all_else_where_it_was(
     assert {line["group"] for line in lines if "clip" in line["path"]} >= {f"clip{n:02}" for n in range(RECORDINGS)}
     assert sorted(faults.rglob("*")) == before
     with must_raise(UsageError, "split.csv"):
-        check(faults, fix_split=out)
+        check_data(faults, fix_split=out)
 
 
 def test_data_in_one_piece_are_divided_by_groups(tmp_path: Path) -> None:
     for file in make_photographs(tmp_path / "all", ("ant", "bee"), per_class=20, seed=3):
         number = int(file.stem[-3:])
         file.rename(file.with_name(f"visit{number // 4}-{file.parent.name}{number % 4}{file.suffix}"))
-    report = check(
+    report = check_data(
         tmp_path / "all", layout=Layout(group_pattern=r"(visit\d+)", fractions="60/40"), fix_split=tmp_path / "s.csv"
     )
     assert report.groupings[0].given
@@ -150,14 +150,14 @@ def test_bursts_of_a_camera_are_proposed_and_taken_over_by_a_column(tmp_path: Pa
         folder.mkdir(parents=True, exist_ok=True)
         pixels = draw.integers(0, 256, (40, 40, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{draw.integers(10**9)}.jpg", exif=exif)
-    report = check(tmp_path / "data", fix_split=tmp_path / "groups.csv")
+    report = check_data(tmp_path / "data", fix_split=tmp_path / "groups.csv")
     (found,) = report.groupings
     assert (found.kind, len(found.groups), found.images, found.layout) == ("camera", 4, 12, None)
     (leak,) = report.findings
     assert not leak.contradiction
-    taken = check(tmp_path / "groups.csv", layout=Layout(group_column="camera"), fix_split=tmp_path / "split.csv")
+    taken = check_data(tmp_path / "groups.csv", layout=Layout(group_column="camera"), fix_split=tmp_path / "split.csv")
     assert [each.contradiction for each in taken.findings] == [True]
-    assert check(tmp_path / "split.csv").findings == ()
+    assert check_data(tmp_path / "split.csv").findings == ()
 
 
 def test_several_labels_an_image_and_images_in_no_file(tmp_path: Path) -> None:
@@ -166,20 +166,20 @@ def test_several_labels_an_image_and_images_in_no_file(tmp_path: Path) -> None:
     again = shutil.copy(files[0], tmp_path / "again.jpg")
     rows = [f"{file.relative_to(tmp_path)},{label}" for file, label in zip(files, labels, strict=True)]
     (tmp_path / "list.csv").write_text("\n".join(["path,labels", *rows, f"{again.name},a"]))
-    report = check(tmp_path / "list.csv", fix_split=tmp_path / "out.csv")
+    report = check_data(tmp_path / "list.csv", fix_split=tmp_path / "out.csv")
     assert report.several
     assert [each.kind for each in report.contradictions] == ["labels"]
     assert lines_of(tmp_path / "out.csv")[0]["labels"] == "a|b"
     assert read(str(tmp_path / "out.csv")).columns() == ("labels", "group")
     with must_raise(UsageError, "digits"):
-        check("digits", fix_split=tmp_path / "digits.csv")
+        check_data("digits", fix_split=tmp_path / "digits.csv")
     (tmp_path / "pairs.tsv").write_text("one\ttwo\nthree\tfour\n")
     with must_raise(DataError, "pairs.tsv"):
-        check(tmp_path / "pairs.tsv")
+        check_data(tmp_path / "pairs.tsv")
 
 
 def test_of_digits_only_exact_copies_are_looked_for() -> None:
-    report = check("digits")
+    report = check_data("digits")
     assert report.findings == ()
     assert report.copies["near_looked_for"] is False
 
@@ -194,7 +194,7 @@ def test_real_flowers_stand_under_two_labels(tmp_path: Path) -> None:
         for name in [*copied, *(name for name in others if name not in copied)]
     ]
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines]))
-    report = check(tmp_path / "list.csv")
+    report = check_data(tmp_path / "list.csv")
     (labels,) = report.contradictions
     assert len(labels.sets) == 4
     assert {one.label for some in labels.sets for one in some} == {"rose", "tulip"}
@@ -203,7 +203,7 @@ def test_real_flowers_stand_under_two_labels(tmp_path: Path) -> None:
 
 
 def test_real_photographs_are_found_clean() -> None:
-    report = check(real_data() / "photos" / "ants-bees" / "val")
+    report = check_data(real_data() / "photos" / "ants-bees" / "val")
     assert {each.kind for each in report.findings} <= {"long"}
     assert all(sum(map(len, each.sets)) <= 0.01 * report.count for each in report.findings)
     assert report.groupings == ()

@@ -8,7 +8,7 @@ from PIL import Image
 
 from benchmarks.data_groups import frame_of
 from tests.real import real_data, real_photographs
-from vitrail.check.check import check
+from vitrail.check.check import check_data
 from vitrail.check.neighbours import alike_pairs, far_apart
 from vitrail.data.layout import Layout
 from vitrail.model import load
@@ -46,12 +46,12 @@ def test_recordings_without_names_are_found_by_a_real_model(tmp_path: Path) -> N
             out = folder / f"{bytes(RNG.integers(0, 256, 8, np.uint8)).hex()}_{number}.jpg"
             frame_of(image, RNG).save(out, quality=85)
     model = load(real_data() / "vit_ti16" / "model.safetensors")
-    report = check(tmp_path / "data", model=model, fix_split=tmp_path / "g.csv")
+    report = check_data(tmp_path / "data", model=model, fix_split=tmp_path / "g.csv")
     (leak,) = (each for each in report.findings if each.kind == "leak" and "features" in each.command)
     numbers = [{one.name.rpartition("_")[2] for one in some} for some in leak.sets]
     assert sorted(numbers, key=str) == sorted(({f"{number}.jpg"} for number in range(4)), key=str)
     assert not report.contradictions
-    taken = check(tmp_path / "g.csv", layout=Layout(group_column="features"), fix_split=tmp_path / "split.csv")
+    taken = check_data(tmp_path / "g.csv", layout=Layout(group_column="features"), fix_split=tmp_path / "split.csv")
     assert taken.contradictions
-    again = check(tmp_path / "split.csv")
+    again = check_data(tmp_path / "split.csv")
     assert [each for each in again.findings if each.kind == "leak"] == []

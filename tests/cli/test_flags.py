@@ -160,6 +160,7 @@ FLAGS = {
         "--json",
     },
     "embed": {
+        *COLUMNS,
         *WEIGHTS,
         *JOB,
         "--out",
@@ -173,6 +174,7 @@ FLAGS = {
         "--json",
     },
     "similar": {
+        *COLUMNS,
         *WEIGHTS,
         "--neighbours",
         "--pooling",

@@ -16,7 +16,7 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training.tiny import options
-from vitrail.check.check import check
+from vitrail.check.check import check_data
 from vitrail.data.columns import ALL, LABELS, LabelSets, RawDataset
 from vitrail.data.layout import Layout
 from vitrail.data.sources import read, read_images
@@ -292,7 +292,7 @@ def test_every_verb_takes_it(make: Callable[[], Any], tmp_path: Path) -> None:
     answers = model.predict(data)
     assert [one.name for one in answers] == list(read_images(data).splits[ALL].images.names())
     assert len(vitrail.embed(model, data)) == 18
-    assert sum(check(data).splits.values()) == 18
+    assert sum(check_data(data).splits.values()) == 18
     report = model.explain(pairs()[:2] if make is pairs else Subset(copy.copy(data), [0, 1]), trust=False)
     assert [one.view.true_label for one in report] == ["ant", "ant"]
     with must_raise(UsageError, named="data"):

@@ -31,6 +31,7 @@ from vitrail.cli.parse import parse
 from vitrail.data import packing, shard_files
 from vitrail.data.columns import Labels, Texts
 from vitrail.data.images import FileImages, Images
+from vitrail.data.layout import Layout
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.packing import Packed, pack
 from vitrail.data.plan import plan
@@ -90,6 +91,22 @@ def test_names_columns_and_bytes_are_those_of_the_data(photo_folder: Path, tmp_p
     assert isinstance(listed.splits["test"].columns["weight"], Texts)
     data = [open_set(str(each)) for each in (photo_folder, tmp_path / f"packed-{photo_folder.name}")]
     assert data[0].fingerprint == data[1].fingerprint
+
+
+def test_columns_and_groups_that_are_named_are_packed_under_their_usual_names(tmp_path: Path) -> None:
+    files = make_photographs(tmp_path / "photos", ("a", "b"), per_class=6, seed=0)
+    rows = [f"{each.relative_to(tmp_path)},{each.parent.name},{row % 2},p{row // 3}" for row, each in enumerate(files)]
+    (tmp_path / "list.csv").write_text("\n".join(["file,label,eye,patient", *rows]))
+    how = Layout(label_column="eye", group_column="patient")
+    pack(tmp_path / "list.csv", tmp_path / "packed", layout=how)
+    (samples,) = read(str(tmp_path / "packed")).splits.values()
+    assert samples.labels == tuple(str(row % 2) for row in range(12))
+    assert [*samples.units()] == [f"p{row // 3}" for row in range(12)]
+    pack(tmp_path / "photos", tmp_path / "by-name", layout=Layout(group_pattern=r"(\w+)_\d+"))
+    (samples,) = read(str(tmp_path / "by-name")).splits.values()
+    assert [*samples.units()] == ["a"] * 6 + ["b"] * 6
+    with pytest.raises(UsageError, match="other content"):  # another column of labels makes other shards
+        pack(tmp_path / "list.csv", tmp_path / "packed", layout=Layout(group_column="patient"))
 
 
 def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(

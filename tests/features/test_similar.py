@@ -16,6 +16,7 @@ from tests.cli.command import call
 from tests.errors import must_raise
 from tests.features.test_embed import CLASSES, CONFIG, model_of
 from tests.photographs import make_photographs
+from vitrail.data.layout import Layout
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.target import similarity
 from vitrail.features.file import read_about
@@ -124,6 +125,33 @@ def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_
     for other in (made, others[0]):
         with must_raise(DataError, named="x.npz"):
             vitrail.similar(other, folder, out)
+
+
+def test_columns_that_are_named(photos: Path, tmp_path: Path) -> None:
+    """Two columns name images, and two could be labels: `embed` and `similar` read those that are named."""
+    files = sorted((photos / "photos").rglob("*.*"))
+    rows = [f"{each},{files[-1 - row]},{each.parent.name},{row % 2},{row % 3}" for row, each in enumerate(files)]
+    (tmp_path / "list.csv").write_text("\n".join(["one,other,kind,eye,part", *rows]))
+    how = Layout(path_column="other", label_column="eye")
+    model, asked, data = model_of(), photos / "asked" / "b" / "b_000.jpg", tmp_path / "list.csv"
+    embedded = vitrail.embed(model, data, layout=how, out=tmp_path / "x.npz")
+    assert list(map(Path, embedded.ids)) == files[::-1]
+    assert embedded.labels == tuple(str(row % 2) for row in range(len(files)))
+    found = vitrail.similar(model, asked, data, layout=how)  # the image asked is none of a list, and has no columns
+    for one in (vitrail.similar(model, asked, tmp_path / "x.npz"), vitrail.similar(model, data, asked, layout=how)):
+        assert all(each.here is not None for query in one.found for each in query.neighbours)  # they are at hand
+    assert [one.label for one in vitrail.similar(model, data, tmp_path / "x.npz", queries=3, layout=how).found] == list(
+        "010"
+    )
+    label = {str(files[-1 - row]): str(row % 2) for row in range(len(files))}
+    assert [each.label for each in found.found[0].neighbours] == [
+        label[each.name] for each in found.found[0].neighbours
+    ]
+    for refused in (photos / "photos", tmp_path / "x.npz"):
+        with pytest.raises(UsageError, match="path_column"):
+            vitrail.similar(model, asked, refused, layout=how)
+    with pytest.raises(UsageError, match="path_column"):
+        vitrail.embed(model, asked, layout=how)
 
 
 def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> None:

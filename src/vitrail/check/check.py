@@ -124,7 +124,7 @@ def _about(grouping: Grouping) -> dict[str, Any]:
 
 
 @typed
-def check(
+def check_data(
     data: Data,
     *,
     layout: Layout = AS_FOUND,

@@ -114,9 +114,7 @@ class Looked:
 
     def command(self, verb: str, *more: str, layout: Layout | None = None) -> str:
         """A command on these data, read as they are here or by another layout."""
-        named = {each.name: getattr(layout or self.layout, each.name) for each in fields(Layout)}
-        options = [word for name, value in named.items() if value for word in (f"--{name.replace('_', '-')}", value)]
-        return shlex.join(["vitrail", *verb.split(), self.data, *options, *more])
+        return shlex.join(["vitrail", *verb.split(), self.data, *(layout or self.layout).words, *more])
 
     def show(self, sets: Iterable[Sequence[int]]) -> tuple[tuple[Picture, ...], ...]:
         """Sets of rows as images, of which the first are shown."""

@@ -331,7 +331,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Inference, InPrecision, JobOptions):
+class Embed(Inference, InPrecision, JobOptions, ColumnOptions):
     """Write the features of images, the vectors before the head, to a file.
 
     Example: vitrail embed runs/latest ./photos --out photos.npz
@@ -354,7 +354,7 @@ class Embed(Inference, InPrecision, JobOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarOptions(Inference):
+class SimilarOptions(Inference, ColumnOptions):
     """Find the nearest images by cosine of their features, and show which patches of both agree.
 
     Example: vitrail similar runs/latest photo.jpg ./photos
@@ -411,7 +411,7 @@ class Data(LayoutOptions):
 
     OF: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("shorter_side", "quality", "shard_size"), "pack"),
-        **dict.fromkeys(("model", "fix_split", "crops", *(each.name for each in fields(LayoutOptions))), "check"),
+        **dict.fromkeys(("model", "fix_split", "crops"), "check"),
     }
 
     action: Literal["pack", "check"] = positional()

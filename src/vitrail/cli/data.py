@@ -4,14 +4,14 @@ import errno
 import time
 from pathlib import Path
 
-from vitrail.check.check import DataReport, check
+from vitrail.check.check import DataReport, check_data
 from vitrail.cli.args import Data
 from vitrail.cli.output import duration, print_json, print_line, progress_bar, warn, warn_left_out
 from vitrail.data.columns import ALL
 from vitrail.data.layout import Layout
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
-from vitrail.io import FULL, check_writable, data_place, home_out, once, write_file
+from vitrail.io import FULL, data_place, home_out, once, page_writer
 from vitrail.model import load
 
 
@@ -26,10 +26,9 @@ def _check(options: Data, command: str) -> int:
     Raises:
         DataError: The data contradict themselves, which stands on the page, too.
     """
-    began = time.perf_counter()
-    check_writable(data_place(options.out))
+    began, write = time.perf_counter(), page_writer(data_place, options.out)
     with progress_bar("reading images", "comparing them", "computing features") as progress:
-        found = check(
+        found = check_data(
             options.data,
             layout=Layout.of(options),
             data_root=options.data_root,
@@ -38,8 +37,7 @@ def _check(options: Data, command: str) -> int:
             crops=options.crops,
             progress=progress,
         )
-    page = data_place(options.out)  # which another process may have taken meanwhile
-    write_file(page, found.page(command))
+    page = write(found.page(command))
     seconds = time.perf_counter() - began
     if options.json:
         print_json({**found.to_dict(), "page": str(page), "seconds": seconds})
@@ -86,6 +84,7 @@ def _pack(options: Data, command: str) -> int:
                 shorter_side=options.shorter_side,
                 quality=QUALITY if options.quality is None else options.quality,
                 shard_size=SHARD_MB if options.shard_size is None else options.shard_size,
+                layout=Layout.of(options),
                 data_root=options.data_root,
                 progress=progress,
             )

@@ -15,11 +15,12 @@ from vitrail.cli.output import (
     warn,
     warn_left_out,
 )
+from vitrail.data.layout import Layout
 from vitrail.errors import byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending, is_features
 from vitrail.features.similar import similar
-from vitrail.io import check_writable, neighbours_place, write_file
+from vitrail.io import neighbours_place, page_writer
 from vitrail.jobs.parts import LARGE_BATCH
 
 
@@ -37,6 +38,7 @@ def run_embed(options: Embed, command: str) -> int:
             out=out,
             patches=options.patches,
             split=options.split,
+            layout=Layout.of(options),
             data_root=options.data_root,
             workers=None if cluster is not None else options.workers,
             progress=progress,
@@ -61,7 +63,7 @@ def run_embed(options: Embed, command: str) -> int:
 
 def run_similar(options: SimilarOptions, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    check_writable(neighbours_place(options.out))
+    write = page_writer(neighbours_place, options.out)
     shown = options.images if is_features(Path(options.data)) else options.data
     model = load_model(options.run, options, LARGE_BATCH, [shown])
     with progress_bar("looking for neighbours") as progress:
@@ -72,11 +74,11 @@ def run_similar(options: SimilarOptions, command: str) -> int:
             neighbours=options.neighbours,
             pooling=options.pooling,
             queries=options.queries,
+            layout=Layout.of(options),
             data_root=options.data_root,
             progress=progress,
         )
-    page = neighbours_place(options.out)  # which another process may have taken meanwhile
-    write_file(page, found.page(options.run, options.data, command))
+    page = write(found.page(options.run, options.data, command))
     if options.json:
         print_json({"model": options.run, "data": options.data, **found.to_dict(), "page": str(page)})
     else:

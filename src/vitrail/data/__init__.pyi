@@ -10,6 +10,7 @@ from .columns import (
 )
 from .dataset import Dataset as Dataset, Split as Split
 from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images as Images
+from .layout import Layout as Layout
 from .loader import load_resident as load_resident
 from .packing import Packed as Packed, pack as pack
 from .preprocessing import Preprocessing as Preprocessing

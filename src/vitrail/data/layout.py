@@ -8,12 +8,14 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from vitrail.arguments import typed
 from vitrail.data.columns import GROUP, SPLITS, Lazy, RawDataset, Samples, Texts
 from vitrail.errors import DataError, Hint, UsageError, counted
 
 PREVIEW = 3  # images by which a note shows what a pattern takes for their groups
 
 
+@typed
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """What a person says of layout; what is left empty is found by what the data hold.
@@ -65,6 +67,12 @@ class Layout:
         """The columns that are named, by option."""
         named = {each.name: getattr(self, each.name) for each in fields(self) if each.name.endswith("_column")}
         return {name: column for name, column in named.items() if column}
+
+    @property
+    def words(self) -> list[str]:
+        """All of it as options, as they are typed."""
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        return [word for name, value in named.items() if value for word in (f"--{name.replace('_', '-')}", value)]
 
     @property
     def parts(self) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from PIL import Image
 from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
 from vitrail.data.images import HASH, Images, convert_mode, formats_of, open_image
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
     BESIDE,
@@ -86,6 +87,7 @@ def pack(
     shorter_side: int | None = None,
     quality: int = QUALITY,
     shard_size: int = SHARD_MB,
+    layout: Layout = AS_FOUND,
     data_root: str | Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Packed:
@@ -101,6 +103,7 @@ def pack(
         shorter_side: The largest shorter side of an image in pixels; larger images are scaled down. None: no limit.
         quality: Of JPEG, 1 to 100.
         shard_size: Millions of bytes that a shard has at most, unless it holds a single image.
+        layout: Columns and groups of the data, where they are named; the shards have them under their usual names.
         data_root: The folder of named sets.
         progress: Called with the number of images done, and of all.
 
@@ -120,7 +123,7 @@ def pack(
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)
-    raw, dropped = _keep_readable(what, read(what, root))
+    raw, dropped = _keep_readable(what, read(what, root, layout=layout))
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
     job = {
         "version": VERSION,
@@ -134,7 +137,7 @@ def pack(
         return finished
     with locked(folder, folder / "lock"):
         scaled = ["--shorter-side", str(shorter_side), "--quality", str(quality)]
-        options = scaled if shorter_side is not None else []
+        options = layout.words + (scaled if shorter_side is not None else [])
         options += ["--shard-size", str(shard_size)] if shard_size != SHARD_MB else []
         options += ["--data-root", str(root.resolve())] if root is not None else []
         place = label if root is not None or label == what else str(Path(what).expanduser().resolve())

@@ -327,7 +327,7 @@ def read(
     """
     from vitrail.data.layout import AS_FOUND, Layout  # columns, which a list of formats does not need
 
-    check_kind("layout", layout, Layout, "vitrail.data.layout.Layout(label_column='name')")
+    check_kind("layout", layout, Layout, "vitrail.data.Layout(label_column='name')")
     how = layout or AS_FOUND
     if is_passed(what):
         from vitrail.data.readers.memory import Passed  # with torch

@@ -18,6 +18,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import Images, what_to_try
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import Data, read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
@@ -66,6 +67,7 @@ def embed(
     out: str | Path | None = None,
     patches: bool = False,
     split: str | None = None,
+    layout: Layout = AS_FOUND,
     data_root: str | Path | None = None,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
@@ -87,6 +89,7 @@ def embed(
             is written.
         patches: Whether every patch token is stored, too: (rows, columns, d) of each image.
         split: Only this split; all when None.
+        layout: Columns of a list or table, where they are named.
         data_root: The folder of named sets.
         workers: Processes that decode images ahead. None: on a processor each thread decodes what it computes, and an
             accelerator has as many processes as there are processors.
@@ -114,7 +117,7 @@ def embed(
     check_vit(model.network)
     if target is not None:
         check_ending(target)
-    raw = read_images(data, data_root)
+    raw = read_images(data, data_root, layout=layout)
     if split is not None:
         split = split_of(split) or split
         if split not in raw.splits:
@@ -137,7 +140,7 @@ def embed(
         started = started or job_entry(target, "precision")
     used = settle_precision(model, splits, precision, run, started, note)
     root = None if data_root is None else str(Path(data_root).resolve())
-    return embed_samples(raw, model, root, target, patches, workers, progress, cluster, used)
+    return embed_samples(raw, model, root, target, patches, workers, progress, cluster, used, layout)
 
 
 def embed_samples(
@@ -150,6 +153,7 @@ def embed_samples(
     progress: Progress = lambda done, total: None,
     cluster: "Cluster | None" = None,
     precision: Precision = "fp32",
+    layout: Layout = AS_FOUND,
 ) -> FeatureSet:
     """What `embed` does, of images that are read already, in a precision that is chosen."""
     network, reads = check_vit(model.network), model.preprocessing
@@ -162,6 +166,7 @@ def embed_samples(
             **identity(model),
             "data": raw.name,
             "data_root": data_root,
+            **({"layout": layout.columns} if layout.columns else {}),
             "images": raw.digest(),
             "columns": columns,
             "precision": precision,

@@ -31,7 +31,8 @@ from vitrail.arguments import typed
 from vitrail.data.columns import ALL, TRAIN, RawDataset, Samples
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, evenly
-from vitrail.data.sources import files_of, read_images
+from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.sources import files_of, format_of, read_images
 from vitrail.errors import DataError, Hint, UsageError, check_count, some_of
 from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
@@ -211,6 +212,7 @@ def similar(
     neighbours: int = NEIGHBOURS,
     pooling: str | None = None,
     queries: int = QUERIES,
+    layout: Layout = AS_FOUND,
     data_root: str | Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Similar:
@@ -225,6 +227,7 @@ def similar(
         neighbours: How many.
         pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
         queries: How many of many images are queries, evenly spread.
+        layout: Columns of the data, and of the images where they are a list or table, too; where they are named.
         data_root: The folder of named sets.
         progress: Called with images of the data that are embedded, and all.
 
@@ -238,7 +241,11 @@ def similar(
     check_count("neighbours", neighbours, NEIGHBOURS)
     check_count("queries", queries, QUERIES)
     roots = {each: data_root if each is data or files_of(str(each)) else None for each in (images, data)}
-    raw = {each: read_images(each, root) for each, root in roots.items() if not is_features(Path(each).expanduser())}
+    read = [each for each in roots if not is_features(Path(each).expanduser())]
+    listed = [each for each in read if (row := format_of(str(each))) is not None and row.columns]
+    if not listed:
+        layout.check_columns(str(data))
+    raw = {each: read_images(each, roots[each], layout=layout if each in listed else None) for each in read}
     known = open_known(data, raw.get(data), model, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
     wanted = open_known(images, raw.get(images), model, queries, precision=precision)
@@ -350,7 +357,8 @@ def open_known(
 def _reopen_images(found: FeatureSet) -> RawDataset | None:
     """The images that features are of; None where they are no longer there, or others."""
     try:
-        raw = read_images(found.about["data"], found.about["data_root"]).only(found.splits)
+        layout = Layout(**found.about.get("layout", {}))
+        raw = read_images(found.about["data"], found.about["data_root"], layout=layout).only(found.splits)
         return raw if raw.digest() == found.about["images"] else None
     except (DataError, UsageError):
         return None

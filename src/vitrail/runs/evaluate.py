@@ -21,7 +21,7 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import are_read, open_loader
 from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import check_writable, evaluation_place, write_file
+from vitrail.io import evaluation_place, page_writer
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
 from vitrail.model import Model, load
 from vitrail.nn import Parts
@@ -92,11 +92,9 @@ def evaluate(
         UsageError: There are no data and none stored, or no such split; or the page cannot be written there.
         DataError: The model or the data cannot be used.
     """
-    page = None if out is None else evaluation_place(Path(out))
+    write = None if out is None else page_writer(evaluation_place, Path(out))
     if data is not None:
         data, reader = name_passed(data, reader, layout)
-    if page is not None:
-        check_writable(page)
     opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)
     if isinstance(model, str | Path):
         check_objects(opened, data, {"task": task, "network": network, "parts": parts, "reader": reader})
@@ -122,12 +120,12 @@ def evaluate(
     notes = (*result.notes, *found.notes, *filter(None, [apart, choice.sentence()]))
     result = replace(result, data=found.name, notes=notes)
     result = result if vote is None else _with_neighbours(result, vote())
-    if page is not None:
+    if write is not None:
         name = short_paths(known.name or "a model")
         facts = [("model", name), ("data", short_paths(found.name)), ("task", model.task.name)]
         facts += [("weights", weights_hash(model.network)), ("vitrail", version("vitrail")), ("date", clock()[:10])]
         shown, heading = with_images(result, model, found.samples), f"{name} on {short_paths(found.name)}"
-        write_file(page, evaluation_page(shown, heading, facts, command, model.about))
+        write(evaluation_page(shown, heading, facts, command, model.about))
     return result
 
 
