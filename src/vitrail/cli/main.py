@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
 from vitrail.cli.parse import DASHES, EXAMPLES, USUAL, command_of, guesses, parse
-from vitrail.data.sources import FEATURES, check_data, check_images, check_path, files_of, format_of, is_named
+from vitrail.data.sources import FEATURES, check_images, check_path, files_of, format_of, is_named, known_format
 from vitrail.errors import (
     INTERRUPTED,
     DataError,
@@ -223,7 +223,7 @@ def check_recipe(options: Any, name: str) -> None:
 def check_samples(options: Any, what: str) -> None:
     """Refuse data to train on or to pack that are not there, and a run, of which the data are meant."""
     if is_named(what) or not stated_by(what):
-        check_data(what)
+        known_format(what)
         return
     config = Path(what) / "config.yaml"
     text = config.read_text("utf-8", "replace") if config.is_file() else ""

@@ -263,7 +263,7 @@ def check_root(what: str, data_root: Path | None) -> None:
         raise UsageError(problem, Hint(drop=["data_root"]))
 
 
-def check_data(what: str) -> Format:
+def known_format(what: str) -> Format:
     """The row for what can be opened; nothing is read, and torch is not loaded.
 
     Raises:
@@ -334,7 +334,7 @@ def read(
 
         return how.apply(Passed(what, how)(layout=how))
     named = str(what)
-    chosen = check_data(named)
+    chosen = known_format(named)
     if not chosen.columns:
         how.check_columns(named)
     more = (split_seed, counts) if chosen.made else (how,) if chosen.columns else ()
