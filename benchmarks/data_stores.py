@@ -1,9 +1,10 @@
-"""What images cost that lie inside other files: `python -m benchmarks.data_stores table|archives`.
+"""What images cost that lie inside other files, and long lists: `python -m benchmarks.data_stores table|archives|list`.
 
 table       20,000 images of 100 kB (noise) in one parquet file of 2 GB, in row groups of 100: unpacked, opened again,
             and read in random order; beside it the same by decoding the row group of each image
 archives    100,000 small images in class folders of a zip, and with a label each in a tar as webdataset has them:
             opened for the first time, opened again, and read in random order
+list        a `.csv` of a million files in 1,000 folders, with path, label, split and another column
 
 Each is opened in a process of its own. Processor seconds stand beside those of the clock: cores are shared.
 """
@@ -30,15 +31,16 @@ from vitrail.data.sources import read
 IMAGES, BYTES, GROUP = 20_000, 100_000, 100
 MEMBERS, SMALL, CLASSES = 100_000, 3_000, 100
 AT_RANDOM, BY_GROUPS = 20_000, 60
+LISTED = 1_000_000
 
 
 def main(what: str, folder: Path) -> None:
     """Write the data, and open them in processes of their own, with a cache of their own."""
     print(machine())
-    files = write_table(folder) if what == "table" else write_archives(folder)
+    files = {"table": write_table, "archives": write_archives, "list": write_list}[what](folder)
     words = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     for file in files:
-        for times in ("first", "again"):
+        for times in ("listed",) * 3 if what == "list" else ("first", "again"):
             subprocess.run([sys.executable, "-m", "benchmarks.data_stores", times, str(file)], env=words, check=True)
     if what == "table":
         table, began = pq.ParquetFile(files[0]), time.perf_counter()
@@ -72,9 +74,31 @@ def write_archives(folder: Path) -> list[Path]:
     return [folder / "folders.zip", folder / "beside.tar"]
 
 
+def write_list(folder: Path) -> list[Path]:
+    """A list of empty files."""
+    with open(folder / "list.csv", "w") as out:
+        out.write("path,label,split,site\n")
+        for above in range(LISTED // 1000):
+            (folder / f"c{above:04d}").mkdir()
+            for number in range(1000):
+                name = f"c{above:04d}/im{number:06d}.jpg"
+                (folder / name).touch()
+                out.write(f"{name},class {above},{'train' if number % 10 else 'val'},s{number % 50}\n")
+    return [folder / "list.csv"]
+
+
 def peak() -> float:
     """The most memory that this process has had, in MB."""
     return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024 / 1e6
+
+
+def listed(file: Path) -> None:
+    """Read a list, and its labels."""
+    importlib.import_module("vitrail.data.readers.manifest")
+    before, wall, cpu = peak(), time.perf_counter(), time.process_time()
+    count = sum(len(samples.labels or ()) for samples in read(str(file)).splits.values())
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"{count:,} lines: {wall:.1f} s, {cpu:.1f} s of processors, at most {peak():,.0f} MB, {before:.0f} before")
 
 
 def opened(times: str, file: Path) -> None:
@@ -97,7 +121,9 @@ def opened(times: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("first", "again"):
+    if sys.argv[1] == "listed":
+        listed(Path(sys.argv[2]))
+    elif sys.argv[1] in ("first", "again"):
         opened(sys.argv[1], Path(sys.argv[2]))
     else:
         with tempfile.TemporaryDirectory(dir=Path.cwd().parent) as place:

@@ -380,6 +380,20 @@ def test_files_are_never_written_to(tmp_path: Path) -> None:
     assert (hashlib.sha256(path.read_bytes()).digest(), os.stat(path).st_mtime_ns) == before
 
 
+# Names
+
+
+def test_the_name_of_a_file_is_its_path_below_the_root_however_it_is_written(tmp_path: Path) -> None:
+    forms = ("a/b.png", "./a/b.png", "a//b.png", "a/./b.png", ".hidden/b.png", "a/../b.png", "aa/b.png")
+    for root in (None, tmp_path, tmp_path / "a", Path(), Path("/")):
+        given = [*(os.path.join(tmp_path, form) for form in forms), *forms, "/x/../y.png"]
+        files, paths = FileImages(given, root), [Path(each) for each in given]
+        below = [each.relative_to(root) if root and each.is_relative_to(root) else each for each in paths]
+        assert files.names() == FileImages(paths, root).names() == [each.as_posix() for each in below]
+        assert files.paths == paths
+        assert files.select([1, 3]).paths == [paths[1], paths[3]]
+
+
 # The hash of a set
 
 

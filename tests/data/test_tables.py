@@ -171,6 +171,22 @@ def test_what_no_list_may_hold(photos: Path, rows: list[str], kind: type[Vitrail
         read(write(photos, "bad.csv", rows)).splits["all"].column("label")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_are_counted_however_they_end(photos: Path, end: str) -> None:
+    """Also behind a cell of two lines, and behind more rows than are sorted at a time."""
+    wanted = [f"images/p{number % 24:02d}.png" for number in range(5000)]
+    rows = ["path,label,said", f'{wanted[0]},ant,"two{end}lines"', *(f"{name},bee,x" for name in wanted[1:])]
+    path = photos / "ends.csv"
+    path.write_bytes(end.join([*rows, ""]).encode())
+    samples = read(str(path)).splits["all"]
+    assert samples.inputs.names() == wanted
+    assert samples.labels == ("ant", *["bee"] * 4999)
+    assert samples.column("said").word(0) == f"two{end}lines"
+    path.write_bytes(end.join([*rows, "images/p01.png,,x"]).encode())
+    with pytest.raises(DataError, match="line 5003"):
+        read(str(path)).splits["all"].labels  # noqa: B018
+
+
 def test_an_id_of_two_files(tmp_path: Path) -> None:
     for folder in "ab":
         (tmp_path / folder).mkdir()

@@ -489,62 +489,74 @@ class FileImages(SizedImages):
         root: The folder that names are relative to; when None a name is the whole path.
     """
 
-    def __init__(self, paths: Sequence[Path], root: Path | None = None) -> None:
-        self.paths = list(paths)
+    def __init__(self, paths: Sequence[Path | str], root: Path | None = None) -> None:
+        self._files = list(map(_as_file, paths))  # texts: a million paths would take half a gigabyte
         self.root = root
 
     def __len__(self) -> int:
         """How many images there are."""
-        return len(self.paths)
+        return len(self._files)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of all files."""
+        return list(map(Path, self._files))
 
     def name(self, index: int) -> str:
         """The file's path below the root, with forward slashes."""
-        path = self.paths[index]
-        if self.root is not None and path.is_relative_to(self.root):
-            path = path.relative_to(self.root)
-        return path.as_posix()
+        file = self._files[index]
+        name = file if self.root is None else file.removeprefix(os.path.join(self.root, ""))
+        return name.replace(os.sep, "/")
 
     def file(self, index: int) -> Path:
         """Its path."""
-        return self.paths[index]
+        return Path(self._files[index])
 
     def open(self, index: int) -> Image.Image:
         """The decoded file; see `open_image`."""
-        return open_image(self.paths[index])
+        return open_image(self.file(index))
 
     def read(self, index: int, least: int | None = None) -> tuple[Image.Image, bytes]:
         """The decoded file and its hash; see `open_image` for a file that cannot be read."""
         content = None
-        with suppress(OSError), self.paths[index].open("rb") as file:
+        with suppress(OSError), open(self._files[index], "rb") as file:
             content = file.read(MOST_HASHED)
         known = bytes(HASH) if content is None else hash_of(content)
         whole = content is None or len(content) == MOST_HASHED
-        return open_image(self.paths[index], None if whole else content, least), known
+        return open_image(self.file(index), None if whole else content, least), known
 
     def content(self, index: int) -> bytes:
         """The file."""
         with self._reading(index):
-            return self.paths[index].read_bytes()
+            return self.file(index).read_bytes()
 
     def sizes(self) -> list[int]:
         """Of each file; 0 of a link that leads nowhere, which is reported where it is opened."""
         sizes = list[int]()
-        for index, path in enumerate(self.paths):
+        for index, file in enumerate(self._files):
             with self._reading(index):
-                sizes.append(0 if is_broken_link(path) else path.stat().st_size)
+                sizes.append(0 if is_broken_link(Path(file)) else os.stat(file).st_size)
         return sizes
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "FileImages":
         """The chosen files."""
-        return FileImages([self.paths[int(index)] for index in indices], self.root)
+        chosen = FileImages((), self.root)
+        chosen._files = [self._files[int(index)] for index in indices]
+        return chosen
 
     @contextmanager
     def _reading(self, index: int) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            problem = f"{self.paths[index]}: cannot be read ({error.strerror})"
+            problem = f"{self._files[index]}: cannot be read ({error.strerror})"
             raise DataError(problem, "restore the file or remove it") from error
+
+
+def _as_file(path: Path | str) -> str:
+    """A path as a text, written as `Path` writes it; most are so, and a million of them are not parsed for it."""
+    plain = isinstance(path, str) and not os.altsep and path[:1] != "."
+    return path if plain and f"{os.sep}{os.sep}" not in path and f"{os.sep}." not in path else str(Path(path))
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:

@@ -78,7 +78,7 @@ class Tree:
         """
         return file.read_bytes()
 
-    def images(self, files: Sequence[Path]) -> Images:
+    def images(self, files: Sequence[Path | str]) -> Images:
         """Some of its files as images."""
         return FileImages(files, self.root)
 

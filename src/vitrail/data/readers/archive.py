@@ -143,7 +143,7 @@ class Archive(Tree):
         """The bytes of a member."""
         return self.images([file]).content(0)
 
-    def images(self, files: Sequence[Path]) -> Images:
+    def images(self, files: Sequence[Path | str]) -> Images:
         """Some members as images."""
         paths = [os.path.normpath(file) for file in files]
         names = Words.of(path.removeprefix(f"{self.root}/") for path in paths)

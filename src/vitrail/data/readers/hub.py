@@ -72,7 +72,7 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
         notes += [f"Images were unpacked into the user's cache, once: {byte_size(taken)}."] if taken else []
     else:
         tree = Tree(root)
-        images = tree.images([*map(Path, listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))])
+        images = tree.images(listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))
     of_row = [split for split, count in zip(files.values(), rows, strict=True) for _ in range(count)]
     if {*of_row} == {ALL} and roles.split:
         of_row, note = splits_in(listing, roles)

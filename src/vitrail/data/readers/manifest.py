@@ -12,13 +12,13 @@ first line of just these names, also in capitals, is a header:
 """
 
 import csv
-import io
 import json
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ SOURCE, TARGET = "source", "target"
 _OF_PAIRS = (SOURCE, TARGET, SPLIT)
 _BETWEEN = "the same separators in every line: commas, semicolons or tabs"
 _OURS = {SPLIT, "label", TEXT, "group"}  # columns by which a .tsv without `path` is a list of images, too
+ROWS = 4096  # that are sorted into columns at a time
 _PIXEL = re.compile(r"pixel_?\d+", re.IGNORECASE)
 
 
@@ -79,7 +80,8 @@ def read_list(path: Path, tree: Tree, layout: Layout = AS_FOUND) -> RawDataset:
     inputs, more = _inputs_of(table, roles, path, tree)
     split_of, note = splits_in(table, roles)
     notes += [*filter(None, (roles.sentence() if roles.path != SOURCE else "", note)), *more]
-    of = Counter(one for one, _ in {*zip(inputs.names(), split_of, strict=True)})
+    may = roles.split and (more or roles.path == SOURCE)
+    of = Counter(one for one, _ in {*zip(inputs.names(), split_of, strict=True)}) if may else Counter()
     if shared := sum(count > 1 for count in of.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if roles.path == SOURCE else 'file')}.")
     splits = divided(inputs, table, roles, split_of, _pixels_in(table))
@@ -116,9 +118,9 @@ def _inputs_of(table: Listing, roles: Roles, path: Path, tree: Tree) -> tuple[Im
     if roles.path == SOURCE:
         return Texts(tuple(map(canonical, values))), []
     files = listed_files(values, path.parent, table, tree)
-    repeated = sum(count > 1 for count in Counter(files).values())
+    repeated = 0 if len({*files}) == len(files) else sum(count > 1 for count in Counter(files).values())
     notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
-    return tree.images([Path(file) for file in files]), notes
+    return tree.images(files), notes
 
 
 def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree) -> list[str]:
@@ -139,7 +141,8 @@ def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree
                 known[above] = set()
         return name in known[above]
 
-    files = [os.path.join(root, os.path.expanduser(value)) for value in values]
+    homes = (os.path.expanduser(value) if value.startswith("~") else value for value in values)
+    files = [os.path.join(root, value) for value in homes]
     if missing := [row for row, file in enumerate(files) if not found(file)]:
         for row in missing:
             files[row] = os.path.join(root, values[row].replace("\\", "/"))
@@ -189,32 +192,45 @@ def _pixel_images(table: Listing, names: Sequence[str], path: Path) -> ArrayImag
 
 def _text_listing(text: str, path: Path, suffix: str) -> Listing:
     """A table of lines with separators; a first line with an image in it is no header."""
-    between = _separator(text, suffix)
-    if between == " ":
-        lines = [(number, line.split()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        rows = [(number, [" ".join(words[:-1]), words[-1]] if len(words) > 1 else words) for number, words in lines]
-        rows = [(number, [" ".join(cells)] if _is_path(" ".join(cells)) else cells) for number, cells in rows]
+    rows = _rows(text, path, _separator(text, suffix))
+    line, first = next(rows, (0, []))
+    if _starts_with_image(*first):
+        names = [PATH, "label", *(f"column {number}" for number in range(3, len(first) + 1))][: len(first)]
+        rows = chain([(line, first)], rows)
     else:
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
-        try:
-            rows = [(reader.line_num, cells) for cells in reader if cells]
-        except csv.Error as error:
-            problem = f"{path}, line {reader.line_num}: not valid CSV ({error})"
-            raise DataError(problem, "check the quotes there") from error
-    if rows and _starts_with_image(*rows[0][1]):
-        names = [PATH, "label", *(f"column {number}" for number in range(3, len(rows[0][1]) + 1))][: len(rows[0][1])]
-    else:
-        names = [name.strip() for name in (rows.pop(0)[1] if rows else [])]
+        names = [name.strip() for name in first]
     names = _checked(names, str(path))
     wide = len(names)
-    for line, cells in rows:
-        if len(cells) != wide:
-            if len(cells) == 1 and re.search(r"[\t,;]", cells[0]):
-                raise DataError(f"{path}, line {line}: '{cells[0]}' has other separators than the first line", _BETWEEN)
-            cells[wide:] = []
-            cells += [""] * (wide - len(cells))
-    columns = zip(*(cells for _, cells in rows), strict=True) if rows else [()] * wide
-    return Listing(str(path), dict(zip(names, columns, strict=True)), [line for line, _ in rows])
+    columns, lines, known = [list[str]() for _ in names], list[int](), dict[str, str]()
+    while some := [*islice(rows, ROWS)]:
+        for line, cells in some:
+            if len(cells) != wide:
+                if len(cells) == 1 and re.search(r"[\t,;]", cells[0]):
+                    problem = f"{path}, line {line}: '{cells[0]}' has other separators than the first line"
+                    raise DataError(problem, _BETWEEN)
+                cells[wide:] = []
+                cells += [""] * (wide - len(cells))
+            lines.append(line)
+        known = known if len(known) < ROWS else {}
+        for column, cells in zip(columns, zip(*(cells for _, cells in some), strict=True), strict=True):
+            column += [known.setdefault(cell, cell) for cell in cells] if len({*cells}) < len(cells) else cells
+    return Listing(str(path), dict(zip(names, columns, strict=True)), lines)
+
+
+def _rows(text: str, path: Path, between: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each line that has some, and its number."""
+    if between == " ":
+        for number, line in enumerate(text.split("\n"), 1):
+            if words := line.split():
+                whole = " ".join(words)
+                yield number, [whole] if len(words) == 1 or _is_path(whole) else [" ".join(words[:-1]), words[-1]]
+        return
+    lines = (found.group() for found in re.finditer(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+", text))
+    reader = csv.reader(lines, strict=True, skipinitialspace=True, delimiter=between)
+    try:
+        yield from ((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
 
 def _separator(text: str, suffix: str) -> str:

@@ -36,7 +36,7 @@ def read_beside(tree: Archive, layout: Layout) -> RawDataset | None:
     if not any(beside.values()):
         return None
     paths = [path for one in beside.values() for path in one.values()]
-    contents = tree.images([*map(Path, paths)])  # which are none, but lie there alike
+    contents = tree.images(paths)  # which are none, but lie there alike
     text = {path: contents.content(row).decode("utf-8", "replace").strip() for row, path in enumerate(paths)}
     values = [_values(tree, one[VALUES], text[one[VALUES]]) if VALUES in one else {} for one in beside.values()]
     cells: dict[str, list[Any]] = {name: [] for one in values for name in one}
@@ -49,7 +49,7 @@ def read_beside(tree: Archive, layout: Layout) -> RawDataset | None:
             label = shared and not {*LABEL_NAMES} & {*cells}
             cells[LABEL if label else TEXT if kind == WORDS else kind] = texts
     listing = Listing(str(tree.root), cells)
-    roles, images = find_roles(listing, layout, ""), tree.images([*map(Path, beside)])
+    roles, images = find_roles(listing, layout, ""), tree.images([*beside])
     of_file, note = splits_of_files([Path(file.name) for file in tree.files])
     of_row = [of_file[tree.places[tree.rows[path], 0]] for path in beside]
     if {*of_file} == {ALL}:
