@@ -10,15 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import vitrail
 from tests.cli.command import Cli
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training import tiny
 from vitrail.data import pack
 from vitrail.data.loader import CONTENT, no_contents
+from vitrail.errors import DataError
 from vitrail.runs.data import CHANGED
 from vitrail.runs.known import TrainedOn
 from vitrail.tasks import Result
@@ -153,6 +155,17 @@ def test_a_run_that_does_not_know_its_images_opens(tmp_path: Path) -> None:
     (old / "hashes.safetensors").unlink()
     assert "trained_on" not in vitrail.evaluate(old).details
     assert vitrail.evaluate(old, str(moved(tmp_path)), split="all").count == LEARNT + HELD_OUT
+
+
+def test_a_run_that_knows_contents_alone_knows_them(tmp_path: Path) -> None:
+    """As those that were trained before pictures and groups were kept."""
+    old = Path(shutil.copytree(run(), tmp_path / "old"))
+    hashes = {name: each[:, CONTENT].copy() for name, each in load_file(old / "hashes.safetensors").items()}
+    save_file(hashes, old / "hashes.safetensors")
+    assert known(vitrail.evaluate(old, str(moved(tmp_path)), split="all")) == (LEARNT, LEARNT + HELD_OUT)
+    save_file({name: each[:, :8].copy() for name, each in hashes.items()}, old / "hashes.safetensors")
+    with must_raise(DataError, "hashes.safetensors"):
+        vitrail.evaluate(old, str(tmp_path / "elsewhere"), split="all")
 
 
 def test_the_command_prints_it_and_a_strict_one_refuses(cli: Cli, tmp_path: Path) -> None:

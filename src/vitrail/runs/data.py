@@ -24,6 +24,7 @@ from jaxtyping import Int64
 from vitrail.arguments import PASSED, check_passed
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
+from vitrail.data.images import HASH
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import Contents, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
@@ -95,7 +96,7 @@ class Run:
 
         "evaluated" are those of its evaluation, also of another split.
 
-        It belongs to the model in the run, too. Empty where the images are not known.
+        It belongs to the model in the run, too. Empty where the images are not known; older runs know contents alone.
 
         Raises:
             DataError: The file is damaged.
@@ -104,10 +105,10 @@ class Run:
         if self.name is None or not file.is_file():
             return {}
         found = {name: each.numpy() for name, each in read_tensors(file, f"rm {shlex.quote(str(file))}").items()}
-        wide = no_contents(0).shape[1:]
-        if any(each.dtype != np.uint8 or each.shape[1:] != wide for each in found.values()):
-            raise DataError(f"{file} does not have {wide[0]} bytes per image", f"rm {shlex.quote(str(file))}")
-        return found
+        wide = no_contents(0).shape[1]
+        if any(each.dtype != np.uint8 or each.shape[1:] not in ((HASH,), (wide,)) for each in found.values()):
+            raise DataError(f"{file} does not have {wide} bytes per image", f"rm {shlex.quote(str(file))}")
+        return {name: np.pad(each, ((0, 0), (0, wide - each.shape[1]))) for name, each in found.items()}
 
     @cached_property
     def trained_on(self) -> Contents:
