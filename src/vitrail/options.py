@@ -18,7 +18,7 @@ from vitrail.errors import Hint, UsageError
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
 # tests/cli/test_flags.py compares these names and those in help texts with their tables, which are not imported here
-LEARNT = "classify", "sequences"  # the tasks
+LEARNT = "classify", "multilabel", "sequences"  # the tasks
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "
@@ -258,8 +258,6 @@ class RunOptions:
             the tuned network); default: 24 with --init if that is quick, else none.
         resume: auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even
             with other library versions, which may change the last bits; never refuses an existing folder.
-        check: Do not look at image files for leaks, copies and contradicting labels before a new run, which takes 5 s
-            at most (see vitrail data check).
     """
 
     TITLE: ClassVar[str] = "run"
@@ -272,7 +270,6 @@ class RunOptions:
         idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE}
     )
     resume: Literal["auto", "never", "anyway"] = option("never", needs="out")
-    check: bool = option(True, idle=_OF_IMAGES)
 
 
 @typed

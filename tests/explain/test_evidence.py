@@ -288,8 +288,8 @@ def test_the_minimum_effect_is_the_log_of_the_number_of_classes() -> None:
         (of_function(ten, lambda rows: rows[:, 0]), (None, None)),
     ):
         assert (chosen.least, chosen.unit) == wanted
-    reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
-    assert reached.tolist() == [False, True, False]
+    effects, least = torch.tensor([0.0, 2.0, torch.nan, torch.nan, 2.0]), torch.tensor([2.0, 2.0, 2.0, torch.nan, 3.0])
+    assert large_enough(effects, least).tolist() == [False, True, False, True, False]
 
 
 def test_a_trifle_that_never_fails_is_no_evidence() -> None:

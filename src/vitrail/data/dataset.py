@@ -187,7 +187,8 @@ def make_dataset(
         splits[split], left_out = _match(samples, column, codec, f"the {split} split")
         if left_out:
             unknown[split] = left_out
-            notes.append(f"{split}: left out {_list_counts(left_out)}, which the training split does not have.")
+            counts = _list_counts(left_out, len(splits[split]) < len(samples))
+            notes.append(f"{split}: left out {counts}, which the training split does not have.")
         if not len(splits[split]):
             problem = f"the {split} split of {name} has no class of the training split"
             raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
@@ -257,7 +258,8 @@ def match_split(
         hint = meant or f"name its classes as the model does, or by number from 0: {codec.describe()[1]}"
         raise DataError(f"{name} has no class of the model{has}", hint)
     if unknown:
-        notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
+        counts = _list_counts(unknown, len(samples) < len(given))
+        notes.append(f"{split}: left out {counts}, which the model does not have.")
     if meant:
         notes.append(f"Did you mean {meant}?")
     return Split(samples, split, unknown, tuple(notes), name)
@@ -410,6 +412,7 @@ def _fingerprint(column: str | None, splits: Mapping[str, Samples]) -> str:
     return state.hexdigest()
 
 
-def _list_counts(counts: Mapping[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int], samples: bool) -> str:
+    """What was left out: samples, or labels alone of samples that may have others."""
     named = some_of([f"{name} ({count})" for name, count in counts.items()])
-    return f"{counted(sum(counts.values()), 'sample')} of {named}"
+    return f"{counted(sum(counts.values()), 'sample' if samples else 'label')} of {named}"

@@ -350,17 +350,18 @@ def _labels(table: Listing, names: Sequence[str], rows: Sequence[int]) -> Labels
 
 
 def _label_sets(table: Listing, names: Sequence[str], rows: Sequence[int]) -> LabelSets:
-    """Several labels a row; an empty cell is a row without."""
+    """Several labels a row: an empty list is a row without, an empty cell of a column of 0 and 1 is not known."""
     if len(names) == 1:
         cells = [table.columns[names[0]][row] for row in rows]
         sets = [cell if isinstance(cell, list) else str("" if cell is None else cell).split("|") for cell in cells]
         return LabelSets.of([[word for each in one if (word := str(each).strip())] for one in sets])
-    found = np.zeros((len(rows), len(names)), bool)
+    found = np.full((len(rows), len(names)), -1, np.int8)
     for number, name in enumerate(names):
-        cells = [str(table.columns[name][row]).strip().lower() for row in rows]
-        for place, cell in enumerate(cells):
-            if cell not in YES | NO:
-                problem = f"{table.where(rows[place])}: the label {name} is '{cell}'"
+        for place, row in enumerate(rows):
+            given = table.columns[name][row]
+            cell = "" if given is None else str(given).strip().lower()
+            if cell not in YES | NO | {""}:
+                problem = f"{table.where(row)}: the label {name} is '{cell}'"
                 raise DataError(problem, "0 or 1 in each of several columns of labels")
-            found[place, number] = cell in YES
+            found[place, number] = cell in YES if cell else -1
     return LabelSets(found, tuple(names))

@@ -52,6 +52,7 @@ same wherever it is opened.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ class Evidence(ShortRepr):
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
         effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
             median composite; nan of any other number, and where unknown.
-        minimum_effect: From how much on there is evidence; None where only the rank counts.
+        minimum_effect: (b,), from how much on there is evidence; nan where only the rank counts.
         effect_unit: Of both; None where there is none.
         reached: (b,), how many of the images of the last kind that it was compared with are as high.
         reached_itself: (b,), how many of these by the explained class itself, and not only by the one at its rank.
@@ -121,7 +122,7 @@ class Evidence(ShortRepr):
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     effect: Float[Tensor, "b"]
-    minimum_effect: float | None
+    minimum_effect: Float[Tensor, "b"]
     effect_unit: Unit | None
     reached: Int[Tensor, "b"]
     reached_itself: Int[Tensor, "b"]
@@ -136,9 +137,9 @@ class Evidence(ShortRepr):
         return replace(self, **{name: each[images] for name, each in vars(self).items() if isinstance(each, Tensor)})
 
 
-def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
-    """Whether each effect reaches the least; what is not finite does not."""
-    return torch.ones_like(effect, dtype=torch.bool) if least is None else effect >= least
+def large_enough(effect: Float[Tensor, "b"], least: Float[Tensor, "b"]) -> Bool[Tensor, "b"]:
+    """Whether each effect reaches its least one; what is not finite does not, unless there is none."""
+    return least.isnan() | (effect >= least)
 
 
 @torch.no_grad()
@@ -154,11 +155,13 @@ def find_evidence(masked: MaskedImages, without: Float[Tensor, "count v"] | None
     nothing = torch.zeros(len(logits), dtype=torch.long, device="cpu")
     if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
-        return Evidence(unknown, nothing, nothing, unknown, None, None, nothing, nothing)
+        return Evidence(unknown, nothing, nothing, unknown, unknown, None, nothing, nothing)
     above, itself = as_high(logits, chosen, without, distinct), chosen.as_high_itself(wide(logits), without, distinct)
     p = (1 + above).double() / (1 + len(without))
     effect, composites = chosen.effect(logits, without), torch.full_like(nothing, len(without))
-    found = Evidence(p, composites, nothing, effect, chosen.least, chosen.unit, above, itself.sum(dim=0).cpu())
+    least = torch.as_tensor(math.nan if chosen.least is None else chosen.least, dtype=torch.float64, device="cpu")
+    least = least.expand(len(logits)).clone()
+    found = Evidence(p, composites, nothing, effect, least, chosen.unit, above, itself.sum(dim=0).cpu())
     some = found.found.nonzero()[:, 0]
     if len(some):  # they are held against surrogates, too
         above, itself, found.surrogates[some] = _among_surrogates(masked.select(some.to(logits.device)))

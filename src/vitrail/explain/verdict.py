@@ -125,7 +125,7 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
     raised = "not known to be" if effect is None else f"only {times_words(effect)}"
-    return f"the odds are {raised} those {theirs} (the limit is {times_words(least)}, the number of classes)"
+    return f"the odds are {raised} those {theirs} (the limit is {times_words(least)})"
 
 
 def _as_good(p: float) -> str:
@@ -192,9 +192,10 @@ class Trust(ShortRepr):
             is_class = not math.isnan(before)
             what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
             lost, at_random = (write_apart(each, own, random, least=places) for each in (own, random))
+            unknown = _NO_LEAST if word == "weak" and self.evidence.minimum_effect[image].isnan() else ""
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
-                f"by {at_random}{_NO_LEAST if word == 'weak' and self.evidence.minimum_effect is None else ''}: {word}."
+                f"by {at_random}{unknown}: {word}."
             )
         count = int(drops.patches[image])
         highest = "the highest-ranked patch" if count == 1 else f"the {count} highest-ranked patches"
@@ -469,12 +470,12 @@ class PreparedTest:
         drops = replace(drops, faithful=drops.faithful.masked_fill(silent, torch.nan))
         found, beyond = self.evidence, drops.score - drops.random.nanmean(dim=1)
         kinds: list[Kind] = ["surrogates" if count else "composites" for count in found.surrogates.tolist()]
-        known = map(_none_for_nan, (found.p, drops.faithful, found.effect, beyond))
+        known = map(_none_for_nan, (found.p, drops.faithful, found.effect, found.minimum_effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
-            else verdict(p, rank, self.distinct, kind, effect, found.minimum_effect, found.effect_unit, drop)
-            for some, kind, p, rank, effect, drop in zip(notes, kinds, *known, strict=True)
+            else verdict(p, rank, self.distinct, kind, effect, least, found.effect_unit, drop)
+            for some, kind, p, rank, effect, least, drop in zip(notes, kinds, *known, strict=True)
         ]
         return Trust(
             verdict=tuple(word for word, _ in verdicts),

@@ -1,6 +1,6 @@
 """Evaluation of a model on data: each sample once, in order, by the model's own preprocessing and task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -245,17 +245,20 @@ def share_read(data: Batches, processes: Group) -> None:
         loader.contents = processes.largest(loader.contents)
 
 
-def errors_of(codec: Codec, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
-    """How wrong each image that can be read is answered, in order.
+def answered(answer: Callable[[Tensor], Any], data: Batches) -> Iterator[tuple[Any, Tensor]]:
+    """Outputs and targets of the images that can be read, batch by batch, in order.
 
     Args:
-        codec: With an `error`.
         answer: Images to outputs, in eval mode.
         data: Images with their targets.
     """
     with torch.no_grad():
-        batches = (batch for batch in data.in_order(BATCH) if len(batch))
-        return torch.cat([codec.error(answer(batch.inputs), batch.labels).cpu() for batch in batches])
+        yield from ((answer(batch.inputs), batch.labels) for batch in data.in_order(BATCH) if len(batch))
+
+
+def errors_of(codec: Codec, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
+    """How wrong each image that can be read is answered, by the codec's `error`; see `answered`."""
+    return torch.cat([codec.error(*each).cpu() for each in answered(answer, data)])
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

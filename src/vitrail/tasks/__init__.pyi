@@ -1,6 +1,11 @@
 from .classify import Classes as Classes, Classification as Classification, ClassPrediction as ClassPrediction
 from .codec import Agreement as Agreement, Codec as Codec, Hub as Hub, Prediction as Prediction
 from .features import FeaturePrediction as FeaturePrediction, Features as Features, Numbers as Numbers
+from .multilabel import (
+    MultiLabel as MultiLabel,
+    MultiLabelPrediction as MultiLabelPrediction,
+    MultiLabels as MultiLabels,
+)
 from .sequences import Sequences as Sequences, TextCodec as TextCodec, TextPrediction as TextPrediction
 from .target import ChosenTarget as ChosenTarget, OutputTarget as OutputTarget
 from .task import (

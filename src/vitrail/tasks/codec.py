@@ -106,6 +106,8 @@ class Codec(ABC):
         vote: (targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v).
         strata: (targets) -> (n,): which samples are alike, so that each part of a split gets some of each.
         loss: (outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, for a linear head.
+        settle: (outputs, targets) -> the codec with what it decides on validation samples that are not reported on;
+            what that is, in words, is its `settled`.
         choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
     """
 
@@ -121,7 +123,13 @@ class Codec(ABC):
     vote: Any = None
     strata: Any = None
     loss: Any = None
+    settle: Any = None
     choose: Any = None
+
+    @property
+    def settled(self) -> str:
+        """What `settle` has decided, in words."""
+        return ""
 
     # ---- from data
 

@@ -1,6 +1,7 @@
 """What is explained of outputs: one number for each sample, and how evidence for it is measured.
 
     ClassTarget       a class: its logit, or the difference of two; its odds among all classes are the effect
+    OddsTarget        an output that is log-odds of its own, as of one of several labels; their rise is the effect
     OutputTarget      one of the outputs as it is, or with its sign turned
     FunctionTarget    any function of outputs (n, v) to numbers (n,), each row by itself
     SimilarityTarget  the cosine of outputs and a direction
@@ -187,6 +188,36 @@ class ClassTarget(ChosenTarget):
         pair = without[:, self.target] - without[:, self.contrast]
         theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, rank_of(outputs, self.contrast)])
         return found | reaches(self(outputs), theirs, distinct)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OddsTarget(ChosenTarget):
+    """An output that is log-odds of its own, such as of one of several labels."""
+
+    least: Float[Tensor, "*b"] = field(kw_only=True)  # pyrefly: ignore[bad-override]  # for each sample
+
+    kind: ClassVar[Kind | None] = None
+    unit: ClassVar[Unit | None] = "nats"
+    has_probability: ClassVar[bool] = True
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The log-odds."""
+        return pick(outputs, self.target)
+
+    def probability(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """Of what the odds are of."""
+        return self(outputs).sigmoid()
+
+    def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+        """By how much the log-odds are higher."""
+        theirs = without.cpu().double()[:, self.target.cpu()].median(dim=0).values
+        return self(outputs).cpu().double() - theirs
+
+    def select(self, samples: slice | Tensor) -> "OddsTarget":
+        """The targets of some of the samples."""
+        some = samples.cpu() if isinstance(samples, Tensor) else samples
+        return replace(self, target=self.target[samples], least=self.least[some])
 
 
 @final

@@ -335,7 +335,12 @@ class Task(ABC):
 
 # ---- the tasks of the library, and which of them is learnt from some data
 
-CLASS_OF = {"classify": "Classification", "sequences": "Sequences", "features": "Features"}
+CLASS_OF = {
+    "classify": "Classification",
+    "multilabel": "MultiLabel",
+    "sequences": "Sequences",
+    "features": "Features",
+}
 
 
 UNLABELLED = "one folder for each class, or a list with the columns path,label"
@@ -371,8 +376,6 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
         others = " or ".join(f"{task.name}: {task.help}" for task in fitting)
         raise UsageError(problem, Hint({"task": fitting[0].name}, text=others))
-    if not fitting and LABELS in columns:
-        return check_column(data, columns, known["classify"])
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
         has = f"the columns {', '.join(columns)}" if columns else "no labels"
@@ -393,7 +396,7 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
     if task.column is not None and task.column not in columns:
         if task.column == LABEL and LABELS in columns:
             problem = f"{data} has several labels an image, and {task.name} learns {task.help}"
-            raise DataError(problem, "data with one label an image")
+            raise DataError(problem, Hint({"task": "multilabel"}))
         problem = f"{data} has no column {task.column}, which the task {task.name} needs"
         problem += f"; its columns are {', '.join(columns) or 'none'}"
         raise DataError(problem, f"data with a column {task.column}" if columns else UNLABELLED)

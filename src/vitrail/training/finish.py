@@ -31,7 +31,7 @@ from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.runs.data import REPORT, chosen_words, mark_chosen
-from vitrail.runs.evaluate import errors_of
+from vitrail.runs.evaluate import answered, errors_of
 from vitrail.tasks import Result
 from vitrail.tasks.codec import Gain, gain
 from vitrail.training.checkpoint import load_best
@@ -138,7 +138,7 @@ def choose_model(journal: Journal, state: State) -> Chosen:
     log, found = prepared.listen, dict[str, Any]()
     epochs = state.step / prepared.per_epoch
     facts = {**model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
-    chooses = halves is not None and state.step > 0
+    chooses = settings.chooses and halves is not None and state.step > 0
     if chooses and (best := load_best(folder, state.averaged, model.task.metric, log)) is not None:
         epoch, many = best["epoch"], len(held_out)
         found |= {"best": {"epoch": epoch}, "chosen_on": {"split": split.split, "images": many}}
@@ -169,6 +169,10 @@ def choose_model(journal: Journal, state: State) -> Chosen:
         facts.pop("epoch", None)
         facts["epochs"] = 0
     network = networks.pop(kept)
+    if model.output.settle is not None:
+        each = answered(partial(model.task.outputs, network), held_out)
+        model = replace(model, output=model.output.settle(*map(torch.cat, zip(*each, strict=True))))
+        log(f"{counted(len(held_out), 'image')} of {split.split} decide: {model.output.settled}")
     return Chosen(replace(model, network=network, facts=facts), {kept: network, **networks}, found, cut)
 
 

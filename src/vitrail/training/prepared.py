@@ -103,9 +103,10 @@ class Prepared:
 
     @cached_property
     def halves(self) -> Halves | None:
-        """The two halves of the validation samples, if a network is chosen on them."""
+        """The two halves of the validation samples, if a network is chosen on them, or the codec decides something."""
         model = self.model
-        return cut(self.dataset.validation, model.task.column, model.output) if self.settings.chooses else None
+        decides = self.settings.chooses or model.output.settle is not None
+        return cut(self.dataset.validation, model.task.column, model.output) if decides else None
 
     @cached_property
     def scored(self) -> tuple[Split, Batches]:
@@ -381,9 +382,9 @@ def rare_notes(dataset: Dataset, column: str | None) -> tuple[str, ...]:
     unseen = [repr(name) for name in dataset.codec.names if name not in scored] if learnt else []
     notes = []
     if single:
-        notes.append(f"only one training sample: class {some_of(single, 3)}")
+        notes.append(f"only one training sample of {some_of(single, 3)}")
     if unseen and len(dataset.validation):
-        notes.append(f"no validation sample: class {some_of(unseen, 3)}; no figure covers that class")
+        notes.append(f"no validation sample of {some_of(unseen, 3)}: no figure covers what it would say of them")
     return tuple(notes)
 
 

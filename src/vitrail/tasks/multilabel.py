@@ -1,0 +1,483 @@
+"""Several labels for each image, or none: binary cross-entropy, average precision of each label, fitted thresholds.
+
+A label is there, not there, or unknown (NaN in the targets), which leaves loss and gradient. What is predicted are the
+labels whose probability reaches a threshold. One threshold is fitted for all, on images that are not reported on: that
+with the highest F1 over all pairs of image and label. A label with `OWN` positives or more there gets its own, half the
+way from the common one to that of its highest F1 (in log-odds, and the more so the more positives it has).
+
+The figure is the mean of the labels' average precisions (`tasks/ranking.py`). The error of one image needs no
+threshold: 1 less the label ranking average precision (Tsoumakas, Katakis and Vlahavas, "Mining multi-label data",
+2010).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int8
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrail.arguments import typed
+from vitrail.data.columns import LABELS, Column, LabelSets, Match
+from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
+from vitrail.tasks.ranking import DRAWS, best_threshold, figures_by_label, interval_of_mean
+from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
+from vitrail.tasks.task import (
+    Example,
+    Input,
+    Measures,
+    Metric,
+    Metrics,
+    Network,
+    Objective,
+    Result,
+    Task,
+    at_least_fp32,
+    expect_codec,
+)
+from vitrail.text import ShortRepr, canonical_texts, percent
+
+if TYPE_CHECKING:
+    from vitrail.data.augmentation import Augmentation
+    from vitrail.data.batches import Batch
+    from vitrail.data.columns import RawDataset, Samples
+    from vitrail.tasks.linear import LinearFit
+
+TOP = 5  # labels that a prediction names
+OWN = 20  # positives from which on a label has a threshold of its own
+SHOWN = 12  # examples of each kind
+SUREST = 1e-4  # a base rate is at least this, and at most 1 less this
+EVEN = 0.5  # the threshold before one is fitted
+EXAMPLE = 'MultiLabels(("cat", "dog"))'
+
+PRECISION = Metric("mean_average_precision", "mean average precision")
+Targets = Float[Tensor, "b v"]
+
+
+def binary_cross_entropy(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
+    """The mean over an image's labels, in nats, of which unknown ones (NaN) add nothing; the sum or mean over images.
+
+    Args:
+        outputs: Log-odds (b, v).
+        targets: 1 where a label is there, 0 where not, between them where images are mixed, NaN where nobody knows.
+        reduction: "mean" or "sum".
+    """
+    unknown = targets.isnan()
+    wanted = targets.masked_fill(unknown, 0.0).to(outputs)
+    each = F.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").masked_fill(unknown, 0.0)
+    whole = each.mean(dim=1).sum()
+    return whole / max(1, len(outputs)) if reduction == "mean" else whole
+
+
+def objective(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
+    """Binary cross-entropy; `hits` is the summed share of an image's known labels that are right at even odds."""
+    outputs, known = at_least_fp32(network(batch.inputs)), ~batch.labels.isnan()
+    right = (((outputs.detach() > 0) == (batch.labels > 0.5)) & known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
+    return binary_cross_entropy(outputs, batch.targets, "sum"), len(batch), {"hits": right.sum().float()}
+
+
+@dataclass(frozen=True, repr=False)
+class MultiLabelPrediction(ShortRepr):
+    """Which labels an image has.
+
+    Attributes:
+        name: The file, or "image".
+        labels: Those whose probability reaches their threshold, with it, the most probable first.
+        top: The most probable labels (five, or `MultiLabels.most`) with their probabilities.
+        notes: Nothing.
+    """
+
+    name: str
+    labels: tuple[tuple[str, float], ...]
+    top: tuple[tuple[str, float], ...]
+    notes: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """The labels, or that there are none."""
+        return ", ".join(name for name, _ in self.labels) or "no label"
+
+    def brief(self) -> dict[str, Any]:
+        """The names of the labels."""
+        return {"labels": [name for name, _ in self.labels]}
+
+    def cells(self) -> tuple[str, ...]:
+        """The labels with their probabilities; without any, the most probable one."""
+        said = "  ".join(f"{name} {percent(value, 1)}" for name, value in self.labels)
+        return self.name, said or f"no label  ({self.top[0][0]} {percent(self.top[0][1], 1)})"
+
+    def row(self) -> dict[str, Any]:
+        """File, labels and probabilities, with bars between, as lists are read."""
+        names, values = zip(*self.labels, strict=True) if self.labels else ((), ())
+        return {
+            "file": self.name,
+            "labels": "|".join(names),
+            "probabilities": "|".join(f"{value:.6f}" for value in values),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The labels with their probabilities, and the most probable ones."""
+        return {"file": self.name, **self.brief(), "probabilities": dict(self.labels), "top": self.top}
+
+
+@typed
+@final
+@dataclass(frozen=True, repr=False)
+class MultiLabels(ShortRepr, Codec):
+    """The labels that an image may have, in the order of the outputs, which are log-odds.
+
+    Args:
+        names: The name of each label, all different.
+        rates: The fraction of the training images that have each, of those where it is known; may be empty.
+        thresholds: The probability from which on each is predicted; even odds when empty.
+        most: How many labels a prediction names beside those that are there; it is not stored.
+
+    Raises:
+        UsageError: A name occurs twice, or there are not as many rates or thresholds as names.
+    """
+
+    names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
+    rates: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    most: int = field(default=TOP, compare=False, repr=False)  # pyrefly: ignore[bad-override]
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not all different, and fractions that are none or of other labels."""
+        object.__setattr__(self, "names", canonical_texts(self.names))
+        if len({*self.names}) < len(self.names) or not self.names:
+            raise UsageError(f"{len(self.names)} names of labels, not all different", "one name for each label")
+        for what, values in (("rates", self.rates), ("thresholds", self.thresholds)):
+            if values and (len(values) != len(self.names) or not all(0 <= value <= 1 for value in values)):
+                raise UsageError(
+                    f"{len(values)} {what} for {len(self.names)} labels", "one of 0 to 1 for each, or none"
+                )
+
+    hub = Hub("image-classification", "multi_label_classification")
+    is_wrong = False
+    loss = staticmethod(binary_cross_entropy)
+
+    @property
+    def outputs(self) -> int:
+        """One number for each label."""
+        return len(self.names)
+
+    def match(self, column: Column) -> Match:
+        """The labels that are known here; others are left out and counted, and no sample is."""
+        if not isinstance(column, LabelSets):
+            problem = f"several labels are learnt from sets of labels, got {type(column).__name__}"
+            raise UsageError(problem, "a column of LabelSets")
+        places = {name: place for place, name in enumerate(column.names)}
+        values = np.zeros((len(column), len(self.names)), np.int8)
+        for number, name in enumerate(self.names):
+            if name in places:
+                values[:, number] = column.values[:, places[name]]
+        unknown = {name: count for name, count in column.counts().items() if name not in self.number_of}
+        return Match(LabelSets(values, self.names), None, unknown)
+
+    def targets(self, values: Int8[np.ndarray, "b v"]) -> Tensor:
+        """(b, v): 1 where a label is there, 0 where not, NaN where nobody knows."""
+        found = torch.from_numpy(values).float()
+        return found.masked_fill(found < 0, torch.nan)
+
+    def describe(self) -> tuple[str, str]:
+        """The first twenty names."""
+        return "labels", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names, base rates and thresholds."""
+        return {"labels": list(self.names), "rates": list(self.rates), "thresholds": list(self.thresholds)}
+
+    @property
+    def limits(self) -> Float[Tensor, " v"]:
+        """The thresholds, as probabilities."""
+        return torch.tensor(self.thresholds or (EVEN,) * self.outputs, dtype=torch.float64)
+
+    def says(self, outputs: Outputs) -> Bool[Tensor, "b v"]:
+        """Which labels are predicted."""
+        return outputs.double().sigmoid() >= self.limits.to(outputs.device)
+
+    def answer(
+        self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
+    ) -> "list[MultiLabelPrediction]":
+        """The labels of each image."""
+        values, order = outputs.float().sigmoid().cpu().sort(dim=-1, descending=True, stable=True)
+        said = self.says(outputs).cpu().gather(1, order)
+        rows = zip(names, values.tolist(), order.tolist(), said.tolist(), strict=True)
+        answers = []
+        for name, fractions, numbers, there in rows:
+            named = [(self.names[number], fraction) for number, fraction in zip(numbers, fractions, strict=True)]
+            labels = tuple(one for one, has in zip(named, there, strict=True) if has)
+            answers.append(MultiLabelPrediction(name, labels, tuple(named[: self.most])))
+        return answers
+
+    def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
+        """1 less the label ranking average precision: 0 where every label that is there stands before all others."""
+        known, there = ~targets.isnan(), targets > 0.5
+        before = (outputs[:, None, :] >= outputs[:, :, None]) & known[:, None, :]  # (b, v, w): w stands at or before v
+        precision = (before & there[:, None, :]).sum(dim=2).double() / before.sum(dim=2).clamp(min=1)
+        count = there.sum(dim=1)
+        found = (precision * there).sum(dim=1) / count.clamp(min=1)
+        return torch.where(count > 0, 1 - found, 0.0)
+
+    def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
+        """The probability of the label that is nearest to even odds, or of its absence."""
+        return outputs.float().abs().sigmoid().amin(dim=1)
+
+    def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
+        """Whether the same labels are predicted; the margin is that of the label nearest to its threshold."""
+        margin = (outputs.double().sigmoid() - self.limits.to(outputs.device)).abs().amin(dim=1)
+        return Agreement((self.says(outputs) == self.says(others)).all(dim=1), margin)
+
+    def divergence(self, outputs: Outputs, teacher: Outputs, kind: str, temperature: float) -> Float[Tensor, ""]:
+        """The teacher's part of a student's loss: `binary_cross_entropy` against what it says of each label.
+
+        Args:
+            outputs: Of the student.
+            teacher: Of the teacher, into which nothing flows back.
+            kind: "hard" for the teacher's answer at even odds; "soft" for T^2 times the divergence of softened odds.
+            temperature: T, above 0.
+        """
+        teacher = teacher.detach()
+        if kind == "hard":
+            return binary_cross_entropy(outputs, (teacher > 0).to(outputs), "sum")
+        softened = (teacher / temperature).sigmoid()
+        least = binary_cross_entropy(teacher / temperature, softened, "sum")  # of a student that says the same
+        return (binary_cross_entropy(outputs / temperature, softened, "sum") - least) * temperature**2
+
+    def vote(self, targets: Float[Tensor, "n k v"], cosines: Float[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+        """The log-odds of the fraction of neighbours that have a label, of those where it is known, and an even one."""
+        known = ~targets.isnan()
+        count, there = known.sum(dim=1).double(), targets.nan_to_num(0.0).double().sum(dim=1)
+        return ((there + 0.5) / (count + 1)).logit()
+
+    def strata(self, targets: Targets) -> Tensor:
+        """The rarest label of each; images without any are of one more."""
+        return torch.from_numpy(LabelSets((targets > 0.5).numpy(), self.names).strata())
+
+    def fit(self, features: Float[Tensor, "n d"], targets: Targets) -> "LinearFit":
+        """A logistic regression for each label, with one penalty.
+
+        Raises:
+            DataError: No label is there in some of the images alone.
+        """
+        if not ((targets > 0.5).any(dim=0) & (targets < 0.5).any(dim=0)).any():
+            raise DataError("every label is in all training images, or in none", "images with a label, and without")
+        return super().fit(features, targets)
+
+    def settle(self, outputs: Outputs, targets: Targets) -> "MultiLabels":
+        """The same with thresholds that are fitted on these images; see the head of this file."""
+        odds, there = outputs.double().cpu(), (targets > 0.5).cpu()
+        known = ~targets.isnan().cpu()
+        if not (there & known).any():
+            return self
+        common = best_threshold(odds[known], there[known])
+        found = []
+        for number in range(self.outputs):
+            own, has = odds[known[:, number], number], there[known[:, number], number]
+            positives, limit = int(has.sum()), common
+            if positives >= OWN:
+                part = positives / (positives + OWN)
+                limit = part * best_threshold(own, has) + (1 - part) * common
+            found.append(float(torch.tensor(limit, dtype=torch.float64).sigmoid()))
+        return replace(self, thresholds=tuple(found))
+
+    @property
+    def settled(self) -> str:
+        """The thresholds, in words."""
+        common = max({*self.thresholds}, key=self.thresholds.count) if self.thresholds else EVEN
+        own = sum(value != common for value in self.thresholds)
+        more = f", and another one for {counted(own, 'label')} with {OWN} images or more" if own else ""
+        return f"a label is predicted from {percent(common, 1)} on{more}"
+
+    def least(self, number: int) -> float:
+        """From its base rate in training to even odds, in nats."""
+        rate = min(1 - SUREST, max(SUREST, self.rates[number])) if self.rates else 1 / (1 + self.outputs)
+        return abs(float(np.log(rate / (1 - rate))))
+
+    def choose(self, outputs: Outputs, wanted: Any = None) -> ChosenTarget:
+        """A label of each image, the most probable one when None: why it is there, or why it is not.
+
+        Raises:
+            UsageError: A contrast is wanted, which labels that do not exclude each other do not have; or no such label.
+        """
+        at, against = indices_of(outputs, outputs.argmax(dim=1) if wanted is None else wanted)
+        if against is not None:
+            raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
+        least = torch.tensor([self.least(number) for number in at.tolist()], dtype=torch.float64)
+        return OddsTarget(at, least=least)
+
+
+# ---- evaluation
+
+
+@dataclass(frozen=True)
+class MultiLabelMetrics(Metrics):
+    """Labels and outputs of every image.
+
+    Args:
+        output: The model's codec.
+    """
+
+    output: MultiLabels
+
+    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
+        """The summed loss; of each image its number, its labels (None where unknown) and the outputs."""
+        outputs = at_least_fp32(network(batch.inputs)).detach().cpu()
+        labels = batch.labels.cpu()
+        known = [[None if value != value else value for value in row] for row in labels.tolist()]
+        loss = float(binary_cross_entropy(outputs.double(), labels, "sum"))
+        return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
+
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        """Mean average precision, F1 over all pairs and by label, a row for each label, and images to look at."""
+        from vitrail import pages  # of an evaluation alone; a prediction needs none
+
+        codec, wide = self.output, self.output.outputs
+        ids = np.array([row for each in answers for row in each["ids"]], np.int64)
+        outputs, targets = (
+            np.array([row for each in answers for row in each[name]], np.float64).reshape(-1, wide)
+            for name in ("outputs", "labels")
+        )
+        found, there = torch.from_numpy(outputs), targets > 0.5
+        said, known = codec.says(found).numpy(), ~np.isnan(targets)
+        rows, micro, macro = figures_by_label(codec.names, outputs, targets, said)
+        rows = [{**row, "threshold": limit} for row, limit in zip(rows, codec.limits.tolist(), strict=True)]
+        counts = [row["average_precision"] for row in rows if row["images"]]
+        value = float(np.mean(counts)) if counts else 0.0
+        low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
+        errors = codec.error(found, torch.from_numpy(targets)).numpy()
+        sure = codec.confidence(found).numpy()
+        truths, answered = (
+            np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
+            for each in (there, said)
+        )
+        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
+        left = f"; {counted(wide - len(counts), 'label')} without an image left out" if wide > len(counts) else ""
+        ends = f"{percent(low, 2)} to {percent(high, 2)}"
+        at = f"micro F1 {percent(micro, 1)}, macro F1 {percent(macro, 1)}"
+        return Result(
+            metric=PRECISION,
+            value=value,
+            count=len(ids),
+            loss=loss,
+            interval=(low, high),
+            details={
+                "images": len(ids),
+                PRECISION.key: value,
+                "interval": [low, high],
+                "loss": loss,
+                "micro_f1": micro,
+                "macro_f1": macro,
+                "labels_counted": len(counts),
+                "per_label": rows,
+            },
+            sentence=f"of {counted(len(ids), 'image')}, {counted(len(counts), 'label')}{left} "
+            f"(95 % interval {ends}); {at}",
+            about=(
+                "is the mean over labels of how well images that have a label stand before those that do not",
+                f"With 95 % confidence it lies, on images like these, between {ends.replace(' to ', ' and ')} (images "
+                f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
+            ),
+            tables=(
+                pages.Table("Label by label", LABEL_HEADER, tuple(map(_cells, rows))),
+                pages.Confusion(
+                    "Which labels are predicted (columns) where one is there (rows)",
+                    there.T.astype(np.int64) @ (said & known).astype(np.int64),
+                    codec.names,
+                ),
+            ),
+            examples=tuple(
+                Example(int(ids[row]), name(int(ids[row])), truths[row], answered[row], float(sure[row]))
+                for row in _worth_a_look(errors, truths == answered)
+            ),
+            ids=ids,
+            truths=truths,
+            answers=answered,
+            errors=errors,
+            unknown={},
+        )
+
+
+LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table of labels, as it is read."""
+    figures = [percent(row[name], 1) for name in ("average_precision", "precision", "recall", "f1", "threshold")]
+    return row["label"], f"{row['images']:,}", *figures
+
+
+def _worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
+    """Images with other labels than they have, the worst order first; then some whose labels are all right."""
+    wrong = sorted(np.flatnonzero(~right).tolist(), key=lambda row: -errors[row])
+    return wrong[:SHOWN] + np.flatnonzero(right).tolist()[:SHOWN]
+
+
+@final
+@dataclass(frozen=True)
+class MultiLabel(Task):
+    """Several labels for each image, or none."""
+
+    name = "multilabel"
+    column = LABELS
+    help = "several labels for each image"
+    metric = PRECISION
+    measures = {"hits": "accuracy"}  # noqa: RUF012  # never changed
+    smooths = True
+    invariant = True
+    background = True
+
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> MultiLabels:
+        """The labels that some training image has, with the fraction of those images.
+
+        Raises:
+            DataError: No training image has a label.
+        """
+        column = splits["train"].column(self.column)
+        if not isinstance(column, LabelSets):
+            raise DataError(f"the column {self.column} contains no sets of labels", "LabelSets, one for each image")
+        there, known = (column.values > 0).sum(axis=0), (column.values >= 0).sum(axis=0)
+        kept = np.flatnonzero(there).tolist()
+        if not kept:
+            raise DataError("no training image has a label", "labels in the training split")
+        rates = tuple(float(there[number] / known[number]) for number in kept)
+        return MultiLabels(tuple(column.names[number] for number in kept), rates)
+
+    def codec_from_dict(self, values: Mapping[str, Any]) -> MultiLabels:
+        """Names, base rates and thresholds."""
+        rates, thresholds = (tuple(map(float, values.get(name, ()))) for name in ("rates", "thresholds"))
+        return MultiLabels(tuple(map(str, values["labels"])), rates, thresholds)
+
+    @staticmethod
+    def blend(  # pyrefly: ignore[bad-override]
+        own: Targets, partners: Targets, weights: Float[Tensor, " b"] | None, smoothing: float, outputs: int
+    ) -> Targets:
+        """Targets of mixed images: both by their weights, unknown where one of them is; then drawn towards even odds.
+
+        Args:
+            own: Of each image.
+            partners: Of what is mixed in.
+            weights: Of its own targets, 0 to 1; None where nothing is mixed.
+            smoothing: e: 1 becomes 1 - e / 2, and 0 becomes e / 2.
+            outputs: How many labels there are.
+        """
+        if weights is not None:
+            weight = weights.cpu()[:, None]
+            own = weight * own + (1 - weight) * partners
+        return own if not smoothing else (1 - smoothing) * own + smoothing / 2
+
+    def objective(self, augmentation: "Augmentation") -> Objective:
+        """Binary cross-entropy; what is mixed or smoothed stands in the targets."""
+        return objective
+
+    def metrics(self, input: Input, output: Codec) -> MultiLabelMetrics:
+        """Average precision and what belongs to it."""
+        return MultiLabelMetrics(expect_codec(output, MultiLabels, EXAMPLE))
+
+    def chance_loss(self, output: Codec) -> float:
+        """Of a network that finds every label as likely as not."""
+        return float(np.log(2))

@@ -1,0 +1,220 @@
+"""Several labels an image: figures are those of scikit-learn, unknown labels change nothing, thresholds are fitted."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, f1_score, label_ranking_average_precision_score
+from torch import nn
+
+import vitrail
+from tests.cli.command import DATA, call, must_refuse
+from tests.errors import must_raise
+from tests.tasks.patterns import SMALL, SPLITS, images
+from vitrail.data.columns import LabelSets, Texts
+from vitrail.errors import DataError, UsageError
+from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
+from vitrail.tasks.ranking import average_precisions, best_threshold
+
+NAMES = ("bird", "cat", "dog")
+EXACT = 1e-12
+
+
+def drawn(seed: int, count: int = 60, labels: int = 5, steps: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs, of which many are equal where there are few steps, and targets."""
+    draw = np.random.default_rng(seed)
+    targets = (draw.random((count, labels)) < draw.uniform(0.05, 0.6, labels)).astype(np.float64)
+    targets[0] = 1
+    outputs = draw.normal(size=(count, labels)) + targets
+    return outputs if steps is None else np.round(outputs * steps) / steps, targets
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+@pytest.mark.parametrize("seed", range(5))
+def test_figures_are_those_of_scikit_learn(seed: int, steps: int | None) -> None:
+    outputs, targets = drawn(seed, steps=steps)
+    wanted = [average_precision_score(targets[:, n], outputs[:, n]) for n in range(targets.shape[1])]
+    assert average_precisions(outputs, targets) == pytest.approx(wanted, abs=EXACT)
+    weights = np.random.default_rng(seed).integers(0, 3, len(outputs))
+    weights[0] = 1
+    weighed = [average_precision_score(t, o, sample_weight=weights) for t, o in zip(targets.T, outputs.T, strict=True)]
+    assert average_precisions(outputs, targets, weights) == pytest.approx(weighed, abs=EXACT)
+    unknown = np.random.default_rng(seed + 9).random(targets.shape) < 0.3
+    unknown[0] = False
+    holes = np.where(unknown, np.nan, targets)
+    left = [average_precision_score(t[~u], o[~u]) for t, o, u in zip(targets.T, outputs.T, unknown.T, strict=True)]
+    assert average_precisions(outputs, holes) == pytest.approx(left, abs=EXACT)
+    assert np.isnan(average_precisions(outputs, np.zeros_like(targets))).all()
+    codec = MultiLabels(tuple("abcde"))
+    errors = codec.error(torch.from_numpy(outputs), torch.from_numpy(targets)).numpy()
+    for row, error in enumerate(errors):
+        one = label_ranking_average_precision_score(targets[row : row + 1], outputs[row : row + 1])
+        assert 1 - error == pytest.approx(one, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_threshold_has_the_highest_f1(seed: int) -> None:
+    outputs, targets = drawn(seed, steps=2)
+    odds, there = torch.from_numpy(outputs).flatten(), torch.from_numpy(targets).flatten() > 0.5
+    limit = best_threshold(odds, there)
+    tried = [f1_score(there, odds >= value) for value in odds.unique().tolist()]
+    assert f1_score(there, odds >= limit) == max(tried)
+
+
+def test_labels_with_many_images_have_a_threshold_of_their_own_near_the_common_one() -> None:
+    outputs, targets = drawn(3, count=400, labels=3)
+    targets[:, 2] = 0
+    targets[:19, 2] = 1
+    outputs[:, 0] += 3  # a label that is said too surely
+    codec = MultiLabels(NAMES).settle(torch.from_numpy(outputs), torch.from_numpy(targets))
+    odds = torch.tensor(codec.thresholds, dtype=torch.float64).logit()
+    known = torch.from_numpy(outputs), torch.from_numpy(targets) > 0.5
+    common = best_threshold(*(each.flatten() for each in known))
+    assert odds[2] == pytest.approx(common, abs=1e-9)
+    for number in (0, 1):
+        own, count = best_threshold(*(each[:, number] for each in known)), int(targets[:, number].sum())
+        assert odds[number] == pytest.approx((count * own + 20 * common) / (count + 20), abs=1e-9)
+    assert codec.says(known[0]).equal(known[0] >= odds)
+    unknown = torch.full_like(known[0], torch.nan)
+    assert MultiLabels(NAMES).settle(known[0], unknown) == MultiLabels(NAMES)
+
+
+def test_unknown_labels_leave_loss_and_gradient() -> None:
+    outputs, targets = (torch.from_numpy(each) for each in drawn(1))
+    targets[::3, 1] = torch.nan
+    leaf = outputs.clone().requires_grad_()
+    loss = binary_cross_entropy(leaf, targets, "sum")
+    loss.backward()
+    assert leaf.grad is not None
+    assert (leaf.grad[::3, 1] == 0).all()
+    wanted = nn.BCEWithLogitsLoss(reduction="none")(outputs, targets.nan_to_num(0.0))
+    assert loss.item() == pytest.approx(float(wanted[~targets.isnan()].sum()) / 5, abs=EXACT)
+    other = targets.clone()
+    assert torch.equal(other.isnan(), targets.isnan())
+    mixed = MultiLabel().blend(targets, targets.flip(0), torch.full((60,), 0.25), 0.1, 5)
+    unknown = targets.isnan() | targets.flip(0).isnan()
+    assert torch.equal(mixed.isnan(), unknown)
+    exact = 0.9 * (0.25 * targets + 0.75 * targets.flip(0)) + 0.05
+    assert mixed[~unknown].tolist() == pytest.approx(exact[~unknown].tolist(), abs=EXACT)
+
+
+def test_labels_of_other_data_are_matched_by_name_and_new_ones_counted() -> None:
+    column = LabelSets.of([["dog"], ["cat", "zebra"], [], ["zebra"]])
+    codec = MultiLabels(NAMES)
+    found, ids, unknown = codec.match(column)
+    assert ids is None
+    assert unknown == {"zebra": 2}
+    assert isinstance(found, LabelSets)
+    assert found.values.tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert codec.targets(np.array([[1, 0, -1]], np.int8)).nan_to_num(9).tolist() == [[1, 0, 9]]
+    with must_raise(UsageError):
+        codec.match(Texts(("a",)))
+    for wrong in ({"names": ("a", "a")}, {"names": NAMES, "rates": (0.1,)}, {"names": NAMES, "thresholds": (2.0,) * 3}):
+        with must_raise(UsageError):
+            MultiLabels(**wrong)
+
+
+def test_evidence_for_a_label_takes_it_from_its_base_rate_to_even_odds() -> None:
+    codec = MultiLabels(NAMES, rates=(0.5, 0.1, 0.01))
+    outputs = torch.tensor([[0.0, 2.0, -3.0], [1.0, -1.0, 0.5]])
+    chosen = codec.choose(outputs)
+    assert chosen.target.tolist() == [1, 0]
+    assert chosen.least.tolist() == pytest.approx([np.log(9), 0.0])
+    assert codec.choose(outputs, 2).least.tolist() == pytest.approx([np.log(99)] * 2)
+    without = torch.tensor([[0.0, -2.0, 0.0], [0.0, -1.0, 0.0], [0.0, 5.0, 0.0]])
+    assert chosen.effect(outputs, without).tolist() == [3.0, 1.0]
+    assert chosen.probability(outputs).tolist() == pytest.approx(
+        [float(torch.sigmoid(torch.tensor(v))) for v in (2, 1)]
+    )
+    with must_raise(UsageError, "contrast"):
+        codec.choose(outputs, (0, 1))
+
+
+# ---- from a list to a page
+
+
+def write_pets(folder: Path, form: str) -> Path:
+    """Which of three patterns an image has: as words with bars, as lists in JSON, or as columns, of which some are
+    empty in training."""
+    listed = folder / ("list.jsonl" if form == "json" else "list.csv")
+    rows = list[dict[str, object]]()
+    for seed, (split, count) in enumerate(SPLITS.items()):
+        there = np.random.default_rng(seed).integers(0, 2, (count, len(NAMES)))
+        drawn_images = images(2.0 * there - 1, split, seed, purity=0.8)
+        for row in range(count):
+            name = f"{split}{row}.png"
+            drawn_images.open(row).save(folder / name)
+            labels = [label for label, has in zip(NAMES, there[row], strict=True) if has]
+            cells: dict[str, object] = {"path": name, "split": split}
+            if form == "columns":
+                unknown = split == "train" and row % 10 == 0
+                cells |= {label: "" if unknown else int(label in labels) for label in NAMES}
+            else:
+                cells["labels"] = labels if form == "json" else "|".join(labels)
+            rows.append(cells)
+    if form == "json":
+        listed.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        with open(listed, "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    return listed
+
+
+@pytest.mark.parametrize("form", ["words", "json", "columns"])
+def test_a_list_is_learnt_and_every_verb_answers(form: str, tmp_path: Path) -> None:
+    listed, run = write_pets(tmp_path, form), tmp_path / "run"
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("--config", tmp_path / "small.yaml", "--epochs", 16, "--batch-size", 16, "--lr", 4e-3, "--threads", 1)
+    trained = call("train", listed, "--out", run, *words, "--image-size", 24)
+    assert trained.code == 0, trained.err
+    stored = json.loads((run / "evaluation.json").read_text())
+    assert stored["mean_average_precision"] > 0.8
+    model = vitrail.load(run)
+    codec = model.output
+    assert isinstance(codec, MultiLabels)
+    assert codec.names == NAMES
+    assert len({*codec.thresholds} - {0.5}) > 0, "thresholds were fitted"
+    answer = json.loads(call("evaluate", run, "--json").out)
+    assert answer["mean_average_precision"] == pytest.approx(stored["mean_average_precision"], abs=1e-6)
+    split = vitrail.data.read(str(listed)).splits["test"]
+    opened = [split.images.open(row) for row in range(len(split))]
+    with torch.no_grad():
+        outputs = model.network(model.tensor(opened)).double()
+    truths = codec.match(split.column("labels")).column.values > 0
+    precisions = [average_precision_score(truths[:, n], outputs[:, n].numpy()) for n in range(3)]
+    assert answer["mean_average_precision"] == pytest.approx(np.mean(precisions), abs=1e-6)
+    said = codec.says(outputs).numpy()
+    assert answer["micro_f1"] == pytest.approx(f1_score(truths, said, average="micro"), abs=1e-9)
+    assert answer["macro_f1"] == pytest.approx(f1_score(truths, said, average="macro"), abs=1e-9)
+    (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
+    assert {*one["labels"]} == {name for name, has in zip(NAMES, said[0], strict=True) if has}
+    if form != "words":
+        return
+    table = tmp_path / "table.csv"
+    assert call("predict", run, *sorted(tmp_path.glob("test*.png"))[:20], "--out", table).code == 0
+    again = call("evaluate", run, table, "--split", "all", "--json")  # a table of predictions is a list
+    assert again.code == 0, again.err
+    explained = call("explain", run, tmp_path / "test0.png", "--target", "dog", "--json", "--out", tmp_path / "e.html")
+    assert explained.code == 0, explained.err
+    (shown,) = json.loads(explained.out)["images"]
+    trust = shown["attributions"][0]["trust"]
+    assert trust["minimum_effect"] == pytest.approx(codec.least(2))
+    assert call("doctor", run).code in (0, 1)
+    near = call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html")
+    assert near.code == 0, near.err
+
+
+def test_what_cannot_be_learnt(tmp_path: Path) -> None:
+    listed = write_pets(tmp_path, "words")
+    none = tmp_path / "none.csv"
+    none.write_text(listed.read_text().replace("bird", "").replace("cat", "").replace("dog", "").replace("|", ""))
+    must_refuse(call("train", none, "--task", "multilabel", "--out", tmp_path / "x"), DATA, "label")
+    must_refuse(call("train", listed, "--task", "classify", "--out", tmp_path / "x"), DATA, "list.csv labels classify")
+    assert not (tmp_path / "x").exists()
+    with must_raise(DataError):
+        MultiLabels(NAMES).fit(torch.zeros(4, 2), torch.ones(4, 3))
