@@ -18,7 +18,7 @@ from vitrail.errors import Hint, UsageError
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
 # tests/cli/test_flags.py compares these names and those in help texts with their tables, which are not imported here
-LEARNT = "classify", "multilabel", "sequences"  # the tasks
+LEARNT = "classify", "multilabel", "regression", "sequences"  # the tasks
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 import vitrail
 from tests.cli.command import DATA, call, must_refuse
 from tests.own_objects import SMALL
-from vitrail.data.columns import ALL, LABEL, LABELS, LabelSets, RawDataset
+from vitrail.data.columns import ALL, LABEL, LABELS, NUMBER, RawDataset
 from vitrail.data.dataset import divide, pixels_of
 from vitrail.data.layout import Layout
+from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import format_of, read
 from vitrail.errors import DataError, VitrailError
 
@@ -53,7 +54,7 @@ def test_one_piece(tmp_path: Path, image: str, label: str) -> None:
     """Whatever the arrays are called, and beside others that are not one value an image; also as files in a folder."""
     arrays: dict[str, Any] = {image: GREY, label: NUMBERS.astype(np.float32), "mean": np.zeros(3)}
     raw = read(saved(tmp_path / "one.npz", **arrays))
-    assert raw.columns() == (LABEL,)
+    assert raw.columns() == (LABEL, NUMBER), "they may be either"
     assert words_of(raw, ALL) == list(map(str, NUMBERS))
     assert {*divide(raw, LABEL, 0)[0]} == {"train", "validation"}
     if image in ("X", "images"):

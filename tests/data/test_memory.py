@@ -17,8 +17,9 @@ from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training.tiny import options
 from vitrail.check.check import check_data
-from vitrail.data.columns import ALL, LABELS, LabelSets, RawDataset
+from vitrail.data.columns import ALL, LABELS, RawDataset
 from vitrail.data.layout import Layout
+from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read, read_images
 from vitrail.errors import DataError, UsageError, VitrailError
 

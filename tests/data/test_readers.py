@@ -28,8 +28,9 @@ from tests.photographs import make_photographs
 from tests.shared_runs import once, stored
 from tests.training.tiny import options
 from vitrail.data import stores
-from vitrail.data.columns import LABEL, LABELS, TEXT, LabelSets, Samples
+from vitrail.data.columns import LABEL, LABELS, TEXT, Samples
 from vitrail.data.layout import Layout
+from vitrail.data.multiple import LabelSets
 from vitrail.data.packing import pack
 from vitrail.data.sources import read, read_images
 from vitrail.errors import DataError, RunError, UsageError, VitrailError

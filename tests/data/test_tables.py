@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.columns import LabelSets, RawDataset
+from vitrail.data.columns import RawDataset
 from vitrail.data.layout import Layout
+from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError, VitrailError
 

@@ -14,7 +14,8 @@ import vitrail
 from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
-from vitrail.data.columns import LabelSets, Texts
+from vitrail.data.columns import Texts
+from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, UsageError
 from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
 from vitrail.tasks.ranking import average_precisions, best_threshold

@@ -16,9 +16,10 @@ from vitrail.check.findings import Finding, Looked, find, rows_of
 from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.neighbours import groups_by_features
 from vitrail.check.survey import KINDS, MODES, Survey, survey
-from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, LabelSets, RawDataset
+from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
+from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import Data, is_passed, read
 from vitrail.errors import DataError, Hint, UsageError
 from vitrail.features.embed import Progress

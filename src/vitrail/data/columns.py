@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from jaxtyping import Bool, Int8, Int64
+from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from vitrail.arguments import typed
@@ -28,7 +28,8 @@ from vitrail.errors import DataError, UsageError
 from vitrail.text import ShortRepr, canonical, canonical_texts
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
-LABELS = "labels"  # several labels an image: see `LabelSets`
+LABELS = "labels"  # several labels an image: see `multiple.LabelSets`
+NUMBER = "number"  # numbers of an image: see `multiple.Quantities`
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
 PADDING, BEGIN, END = 0, 1, 2
 FIRST = 3  # the id of the first token
@@ -166,58 +167,6 @@ class Labels(Values):
         """How many samples each class has, classes without any left out."""
         numbers = np.bincount(self.values, minlength=len(self.names))
         return {name: int(number) for name, number in zip(self.names, numbers, strict=True) if number}
-
-
-@typed
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class LabelSets(Values):
-    """Several labels, one or none for each sample.
-
-    Args:
-        values: (n, labels), 1 where a label is there, 0 where not, -1 where nobody knows; or whether each is there.
-        names: The names of the labels, by number.
-    """
-
-    values: Int8[np.ndarray, "n labels"] | Bool[np.ndarray, "n labels"]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        """Check that every label has a name, which is stored in its one form."""
-        object.__setattr__(self, "names", canonical_texts(self.names))
-        object.__setattr__(self, "values", self.values.astype(np.int8, copy=False))
-        if self.values.shape[1:] != (len(self.names),):
-            problem = f"{self.values.shape[1:]} labels a sample for {len(self.names)} names"
-            raise UsageError(problem, "one column for each name")
-
-    @staticmethod
-    def of(sets: Sequence[Iterable[str]]) -> "LabelSets":
-        """The column that names some labels for each sample; they are sorted by name."""
-        every = [[canonical(name) for name in names] for names in sets]
-        known = sorted({name for names in every for name in names})
-        number_of, values = {name: i for i, name in enumerate(known)}, np.zeros((len(every), len(known)), np.int8)
-        for row, names in enumerate(every):
-            values[row, [number_of[name] for name in names]] = 1
-        return LabelSets(values, tuple(known))
-
-    def labels(self, index: int) -> list[str]:
-        """The names of its labels."""
-        return [self.names[number] for number in np.flatnonzero(self.values[index] > 0)]
-
-    def word(self, index: int) -> str:
-        """The same in one text."""
-        return ", ".join(self.labels(index))
-
-    def strata(self) -> Int64[np.ndarray, " n"]:
-        """The number of the rarest label of each sample; samples without any are of one more."""
-        there = self.values > 0
-        counts = np.where(there, there.sum(axis=0), len(self) + 1)
-        least = counts.argmin(axis=1) if len(self.names) else np.zeros(len(self), np.int64)
-        return np.where(there.any(axis=1), least, len(self.names))
-
-    def counts(self) -> dict[str, int]:
-        """How many samples each label has, labels without any left out."""
-        return {name: int(n) for name, n in zip(self.names, (self.values > 0).sum(axis=0), strict=True) if n}
 
 
 @typed

@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.columns import (
     ALL,
     GROUP,
     LABEL,
     LABELS,
+    NUMBER,
     SPLITS,
     TEXT,
     TRAIN,
     VALIDATION,
     Column,
     Labels,
-    LabelSets,
     Lazy,
     Samples,
     Texts,
@@ -36,6 +37,7 @@ from vitrail.data.columns import (
 )
 from vitrail.data.images import Images
 from vitrail.data.layout import Layout
+from vitrail.data.multiple import LabelSets, Quantities
 from vitrail.data.sources import EXTENSIONS
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 
@@ -65,6 +67,9 @@ NO_LABEL = re.compile(  # columns that are never taken for a label unasked
     r"|lat(itude)?|lon(gitude)?|dots|url|caption|description|date|time(stamp)?|md5|sha\d+|p|probability|p_.*|label_\d+|p_\d+",
     re.IGNORECASE,
 )
+UNKNOWN = {"", "nan", "na", "n/a", "none", "null"}  # cells of a column of numbers
+AMOUNTS = {"count", "score", "age"}  # names of columns of numbers that are no numbers of classes
+FEW_EACH = 5  # images of a number, below which numbers are no classes
 MANY = 20  # rows from which a column whose values are all different is one of ids
 LOOKED_AT = 1000  # rows by which the kind of a column is known
 YES, NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
@@ -287,9 +292,12 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
     named = {name: name.lower() if name.lower() == TEXT else name for name in names}
     several = len(roles.labels) > 1 or any(_has_several(table, name) for name in roles.labels)
     label = LABELS if several and not _is_one_class(table, roles.labels) else LABEL
+    numbers = _numbers(table, roles.labels)
     back = {new: old for old, new in named.items()}
 
     def make(name: str) -> Column:
+        if name == NUMBER and numbers is not None:
+            return Quantities(numbers[np.array(rows, np.int64)], roles.labels)
         if name == label and roles.labels:
             return _label_sets(table, roles.labels, rows) if label == LABELS else _labels(table, roles.labels, rows)
         if name == GROUP and roles.group:
@@ -298,7 +306,10 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
             return Texts(tuple(alone))
         return Texts(tuple(table.texts(back[name], rows)))
 
-    every = [label] * bool(roles.labels) + [GROUP] * bool(roles.group) + [*back]
+    of_labels = [label] * bool(roles.labels) if numbers is None or len(roles.labels) == 1 else []
+    if numbers is not None:
+        of_labels = [NUMBER, *of_labels] if _are_amounts(roles.labels, numbers) else [*of_labels, NUMBER]
+    every = of_labels + [GROUP] * bool(roles.group) + [*back]
     return Lazy(every, make)
 
 
@@ -340,6 +351,33 @@ def _is_one_class(table: Listing, names: Sequence[str]) -> bool:
         return False
     rows = zip(*(table.columns[name] for name in names), strict=True)
     return all(sum(str(cell).strip().lower() in YES for cell in row) == 1 for row in rows)
+
+
+def _numbers(table: Listing, names: Sequence[str]) -> NDArray[np.float64] | None:
+    """The cells of some columns as numbers, NaN where none is known; None where one is a word, or all are 0 and 1."""
+
+    def parse(cell: Any) -> float:
+        return np.nan if cell is None or str(cell).strip().lower() in UNKNOWN else float(cell)
+
+    try:
+        some = [list(map(parse, table.some(name))) for name in names]  # most are words, as the first of them shows
+        found = np.array([list(map(parse, table.columns[name])) for name in names], np.float64).T if some else None
+    except (TypeError, ValueError):
+        return None
+    if found is None or np.isnan(found).all():
+        return None
+    return None if len(names) > 1 and {*np.unique(found[~np.isnan(found)])} <= {0, 1} else found
+
+
+def _are_amounts(names: Sequence[str], numbers: NDArray[np.float64]) -> bool:
+    """Whether numbers are amounts, and no numbers of classes.
+
+    They are by their name, where some are not whole or below 0, and where most stand at few images.
+    """
+    known = numbers[np.isfinite(numbers)]
+    if len(names) > 1 or names[0].lower() in AMOUNTS or (known % 1).any() or (known < 0).any():
+        return True
+    return len(np.unique(known)) > max(MANY, len(known) / FEW_EACH)
 
 
 def _labels(table: Listing, names: Sequence[str], rows: Sequence[int]) -> Labels:

@@ -124,6 +124,9 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
     if unit == "cosine":
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
+    if unit == "deviations":
+        raised = "not known to be" if effect is None else f"{effect:.2f} standard deviations"
+        return f"the number is {raised} beyond that {theirs} (the limit is {least:.2f})"
     raised = "not known to be" if effect is None else f"only {times_words(effect)}"
     return f"the odds are {raised} those {theirs} (the limit is {times_words(least)})"
 

@@ -6,6 +6,7 @@ from .multilabel import (
     MultiLabelPrediction as MultiLabelPrediction,
     MultiLabels as MultiLabels,
 )
+from .regression import NumberPrediction as NumberPrediction, Regression as Regression, Standardized as Standardized
 from .sequences import Sequences as Sequences, TextCodec as TextCodec, TextPrediction as TextPrediction
 from .target import ChosenTarget as ChosenTarget, OutputTarget as OutputTarget
 from .task import (

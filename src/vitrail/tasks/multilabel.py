@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.arguments import typed
-from vitrail.data.columns import LABELS, Column, LabelSets, Match
+from vitrail.data.columns import LABELS, Column, Match
+from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.ranking import DRAWS, best_threshold, figures_by_label, interval_of_mean
@@ -74,7 +75,7 @@ def binary_cross_entropy(outputs: Outputs, targets: Targets, reduction: str = "m
     return whole / max(1, len(outputs)) if reduction == "mean" else whole
 
 
-def objective(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
+def summed_cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
     """Binary cross-entropy; `hits` is the summed share of an image's known labels that are right at even odds."""
     outputs, known = at_least_fp32(network(batch.inputs)), ~batch.labels.isnan()
     right = (((outputs.detach() > 0) == (batch.labels > 0.5)) & known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
@@ -472,7 +473,7 @@ class MultiLabel(Task):
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Binary cross-entropy; what is mixed or smoothed stands in the targets."""
-        return objective
+        return summed_cross_entropy
 
     def metrics(self, input: Input, output: Codec) -> MultiLabelMetrics:
         """Average precision and what belongs to it."""

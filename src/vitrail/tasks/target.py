@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 OfLogits = Callable[[Tensor], Tensor]
 Index = int | Sequence[int] | Tensor
-Unit = Literal["nats", "cosine"]  # of an effect
+Unit = Literal["nats", "cosine", "deviations"]  # of an effect
 Kind = Literal["similarity", "number"]
 
 FUNCTION = -1  # stands for the index where a function of the outputs is explained
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
-TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # a drop beyond that of random maps that is less is called tiny
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01, "deviations": 0.05}
+"""A drop beyond that of random maps that is less is called tiny."""
 
 
 class Contrast(NamedTuple):

@@ -26,7 +26,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import BEGIN, END, LABEL, LABELS, PADDING, Lazy, Vocabulary
+from vitrail.data.columns import BEGIN, END, LABEL, LABELS, NUMBER, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
 from vitrail.nn import grid_of
@@ -241,7 +241,7 @@ class Task(ABC):
     """Whether the objective or `blend` smooths labels."""
     invariant: bool = False
     """Whether what is learnt stays the same when an image is cropped, moved, turned, flipped or coloured anew; only
-    then are the augmentations of recipes taken over."""
+    then are the augmentations of recipes taken over, and only then do images lose what a centre crop cuts away."""
     searches: bool = False
     """Whether `outputs` takes a search."""
     trains: bool = True
@@ -338,6 +338,7 @@ class Task(ABC):
 CLASS_OF = {
     "classify": "Classification",
     "multilabel": "MultiLabel",
+    "regression": "Regression",
     "sequences": "Sequences",
     "features": "Features",
 }
@@ -371,7 +372,9 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     check_task(name, known)
     if name != "auto":
         return check_column(data, columns, known[name])
-    fitting = [task for task in known.values() if task.column in columns]
+    fitting = [known[name] for name in known if known[name].column in columns]
+    if {task.column for task in fitting} == {LABEL, NUMBER}:  # of one list: the reader names first what they are
+        fitting = [min(fitting, key=lambda task: [*columns].index(str(task.column)))]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
         others = " or ".join(f"{task.name}: {task.help}" for task in fitting)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, Labels, LabelSets, RawDataset, Samples, split_of
+from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, Labels, RawDataset, Samples, split_of
 from vitrail.data.images import FileImages
+from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import ANNOTATIONS
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.io import read_json

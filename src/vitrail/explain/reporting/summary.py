@@ -99,6 +99,8 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         return "the map gives all parts the same value"
     if trust.effect_unit == "cosine":
         return f"it is only {effect:.2f} more similar than {PIECES}, and {least:.2f} is needed"
+    if trust.effect_unit == "deviations":
+        return f"it is only {effect:.2f} standard deviations beyond {PIECES}, and {least:.2f} is needed"
     return f"the odds of {name} are only {times_words(effect)} those with {PIECES}, and {times_words(least)} is needed"
 
 

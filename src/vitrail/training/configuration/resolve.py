@@ -44,6 +44,7 @@ from vitrail.training.loop import steps_per_epoch
 from vitrail.weights.adapt import check_memory
 
 NOT_MEASURED = "not measured yet"
+WHOLE = "squash"  # how images are read where a crop would change what is learnt
 HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
@@ -206,7 +207,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
         values["augmentation"]["label_smoothing"] = 0.0
     if source is not None:
-        values |= _from_source(source, recipe, request)
+        values |= _from_source(source, recipe, request) | ({} if task.invariant else {"resize": WHOLE})
         if values["initial"]["probe"]:  # which looks at images once, as an evaluation does
             values["augmentation"] = asdict(Augmentation())
         values = lay_over(values, {key: each for key, each in config.items() if key != "initial"})
@@ -284,7 +285,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: S
         size = LINE_HEIGHT, -(-round(min(MOST_WIDTH, max(LEAST_WIDTH, width))) // across) * across
         network["encoder"] |= {"image_size": size, "channels": channels}
     if not task.invariant:
-        values["augmentation"] = asdict(Augmentation())
+        values |= {"augmentation": asdict(Augmentation()), "resize": WHOLE}
     return {**values, "recipe": name, "background": task.background}
 
 

@@ -1,0 +1,195 @@
+"""Numbers for an image: figures are those of scikit-learn, unknown numbers change nothing, intervals hold 90 %."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+import vitrail
+from tests.cli.command import DATA, call, must_refuse
+from tests.errors import must_raise
+from tests.tasks.patterns import SMALL, SPLITS, images
+from vitrail.data.columns import LABEL, NUMBER
+from vitrail.data.layout import Layout
+from vitrail.data.multiple import Quantities
+from vitrail.data.sources import read
+from vitrail.errors import DataError, UsageError
+from vitrail.tasks import choose_task
+from vitrail.tasks.linear import linear_map
+from vitrail.tasks.regression import NumberTarget, Regression, Standardized, squared_error
+
+TWO = Standardized(("age", "score"), (40.0, -1.0), (10.0, 0.5))
+
+
+def test_unknown_numbers_leave_loss_and_gradient() -> None:
+    draw = np.random.default_rng(0)
+    outputs, targets = (torch.from_numpy(draw.normal(size=(12, 2))) for _ in range(2))
+    targets[::3, 1] = torch.nan
+    leaf = outputs.clone().requires_grad_()
+    loss = squared_error(leaf, targets, "sum")
+    loss.backward()
+    assert leaf.grad is not None
+    assert (leaf.grad[::3, 1] == 0).all()
+    known = ~targets.isnan()
+    assert loss.item() == pytest.approx(0.25 * float((outputs - targets)[known].square().sum()), abs=1e-12)
+    assert squared_error(outputs, targets).item() == pytest.approx(loss.item() / 12, abs=1e-12)
+    errors = TWO.error(outputs, targets)
+    assert errors[0] == pytest.approx(abs(outputs[0, 0] - targets[0, 0]).item(), abs=1e-12)
+    assert errors[1] == pytest.approx((outputs - targets)[1].abs().mean().item(), abs=1e-12)
+
+
+def test_a_linear_head_is_ridge_regression() -> None:
+    draw = np.random.default_rng(1)
+    values, targets = draw.normal(size=(80, 6)), draw.normal(size=(80, 2))
+    for penalty in (1.0, 1e-3):
+        found = linear_map(TWO, torch.from_numpy(values), torch.from_numpy(targets), penalty)
+        wanted = Ridge(alpha=penalty * 80 * 2).fit(values, targets)  # a mean over samples and over two numbers
+        assert found[:, :-1].numpy() == pytest.approx(wanted.coef_, abs=1e-5)
+        assert found[:, -1].numpy() == pytest.approx(wanted.intercept_, abs=1e-5)
+
+
+def test_intervals_are_those_of_split_conformal_prediction() -> None:
+    """Of images like these they hold 90 %: in a thousand drawings the mean is that of a beta distribution."""
+    codec, draw = Standardized(("count",), (100.0,), (20.0,)), np.random.default_rng(2)
+    inside = list[float]()
+    for _ in range(1000):
+        gaps = draw.standard_t(3, size=(60, 1))
+        fitted = codec.settle(torch.zeros(39, 1), torch.from_numpy(gaps[:39]))
+        assert fitted.widths == (pytest.approx(20 * np.sort(np.abs(gaps[:39, 0]))[math.ceil(0.9 * 40) - 1]),)
+        inside.append(float((np.abs(20 * gaps[39:, 0]) <= fitted.widths[0]).mean()))
+    assert np.mean(inside) == pytest.approx(0.9, abs=3 * np.std(inside) / math.sqrt(1000))
+    assert codec.settle(torch.zeros(9, 1), torch.zeros(9, 1)) == codec, "too few"
+    holes = torch.full((30, 1), torch.nan)
+    assert codec.settle(torch.zeros(30, 1), holes) == codec
+    (answer,) = fitted.answer(torch.tensor([[1.5]]), ["a.png"])
+    assert answer.values == {"count": 130.0}
+    assert answer.intervals["count"] == pytest.approx((130 - fitted.widths[0], 130 + fitted.widths[0]))
+
+
+def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
+    codec = Standardized(("age", "score"), (40.0, -1.0), (10.0, 0.5), (5.0, 0.4))
+    outputs, without = torch.tensor([[2.0, 0.0], [-1.5, 1.0]]), torch.tensor([[0.5, 0.0], [0.0, 0.0], [-0.5, 3.0]])
+    chosen = codec.choose(outputs)
+    assert isinstance(chosen, NumberTarget)
+    assert chosen(outputs).tolist() == [2.0, 1.5]
+    assert chosen.effect(outputs, without).tolist() == [2.0, 1.5]
+    assert chosen.least.tolist() == pytest.approx([0.5, 0.5])
+    assert codec.choose(outputs, 1).least.tolist() == pytest.approx([0.8, 0.8])
+    assert torch.equal(chosen.select(slice(1, 2))(outputs[1:]), torch.tensor([1.5]))
+    assert TWO.choose(outputs).least.isnan().all(), "without an interval nobody knows"
+    with must_raise(UsageError, "contrast"):
+        codec.choose(outputs, (0, 1))
+
+
+def test_numbers_are_matched_by_name() -> None:
+    column = Quantities(np.array([[0.0, 50.0], [-0.5, np.nan]]), ("score", "age"))
+    found = TWO.targets(TWO.match(column).column.values).numpy()
+    assert found[0].tolist() == [1.0, 2.0]
+    assert np.isnan(found[1, 0])
+    assert found[1, 1] == 1.0
+    with must_raise(DataError, "weight"):
+        TWO.match(Quantities(np.zeros((2, 1)), ("weight",)))
+    for wrong in ({"means": (0.0,)}, {"deviations": (1.0, 0.0)}, {"widths": (1.0,)}, {"names": ("a", "a")}):
+        with must_raise(UsageError):
+            Standardized(**{"names": TWO.names, "means": TWO.means, "deviations": TWO.deviations} | wrong)
+
+
+# ---- from a list to a page
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "task"),
+    [
+        ("count", [3, 4, 5, 6], "regression"),  # by its name
+        ("label", [0, 1, 2, 3], "classify"),  # whole, and each many times
+        ("label", [0.5, 1, 2, 3], "regression"),
+        ("y", [-1, 1, 2, 3], "regression"),
+        ("label", list(range(40)), "regression"),  # whole, and each once
+        ("grade", [1, 2, 3, 4], "classify"),
+    ],
+)
+def test_numbers_are_amounts_or_classes_by_a_rule(column: str, values: list[float], task: str, tmp_path: Path) -> None:
+    photo = images(np.zeros((1, 3)), "one", 0).open(0)
+    rows = [["path", column]]
+    for number in range(40):
+        photo.save(tmp_path / f"{number}.png")
+        rows.append([f"{number}.png", str(values[number % len(values)])])
+    (tmp_path / "list.csv").write_text("\n".join(map(",".join, rows)))
+    raw = read(str(tmp_path / "list.csv"))
+    assert choose_task("list", raw.columns()).name == task
+    assert {LABEL, NUMBER} <= {*raw.columns()}, "the other is there for who asks for it"
+    for other in ("regression", "classify"):
+        assert choose_task("list", raw.columns(), other).name == other
+
+
+def write_bars(folder: Path) -> Path:
+    """How strong two patterns are, from -1 to 1, times 10 and 3; some of the first are not known."""
+    rows = list[dict[str, object]]()
+    for seed, (split, count) in enumerate(SPLITS.items()):
+        strengths = np.random.default_rng(seed).uniform(-1, 1, (count, 3))
+        drawn = images(strengths, split, seed)
+        for row in range(count):
+            drawn.open(row).save(folder / f"{split}{row}.png")
+            first = "" if split == "train" and row % 10 == 0 else f"{10 * strengths[row, 0]:.6f}"
+            rows.append(
+                {"path": f"{split}{row}.png", "split": split, "left": first, "up": f"{3 * strengths[row, 1]:.6f}"}
+            )
+    with open(folder / "list.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder / "list.csv"
+
+
+def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
+    listed, run = write_bars(tmp_path), tmp_path / "run"
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("--config", tmp_path / "small.yaml", "--epochs", 16, "--batch-size", 16, "--lr", 4e-3, "--threads", 1)
+    trained = call("train", listed, "--label-column", "left,up", "--out", run, *words, "--image-size", 24)
+    assert trained.code == 0, trained.err
+    model, answer = vitrail.load(run), json.loads(call("evaluate", run, "--json").out)
+    codec = model.output
+    assert isinstance(codec, Standardized)
+    assert codec.widths, "intervals were fitted"
+    assert model.preprocessing.resize == "squash", "the whole image is read"
+    split = read(str(listed), layout=Layout(label_column="left,up")).splits["test"]
+    with torch.no_grad():
+        outputs = model.network(model.tensor([split.images.open(row) for row in range(len(split))]))
+    found, true = codec.in_unit(outputs).numpy(), split.column(NUMBER).values
+    for place, row in enumerate(answer["numbers"]):
+        pair = true[:, place], found[:, place]
+        assert row["mae"] == pytest.approx(mean_absolute_error(*pair), rel=1e-5)
+        assert row["rmse"] == pytest.approx(root_mean_squared_error(*pair), rel=1e-5)
+        assert row["r2"] == pytest.approx(r2_score(*pair), abs=1e-5)
+        assert row["r2"] > 0.5
+    (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
+    assert [one["values"][name] for name in codec.names] == pytest.approx(found[0].tolist(), rel=1e-4)
+    assert call("predict", run, tmp_path / "test0.png", "--out", tmp_path / "table.csv").code == 0
+    explained = call("explain", run, tmp_path / "test0.png", "--target", "up", "--json", "--out", tmp_path / "e.html")
+    assert explained.code == 0, explained.err
+    trust = json.loads(explained.out)["images"][0]["attributions"][0]["trust"]
+    assert (trust["minimum_effect"], trust["effect_unit"]) == (
+        pytest.approx(codec.widths[1] / codec.deviations[1]),
+        "deviations",
+    )
+    assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
+
+
+def test_what_cannot_be_learnt(tmp_path: Path) -> None:
+    listed = write_bars(tmp_path)
+    head, *lines = listed.read_text().splitlines()
+    for value in ("5", "inf", "nan"):
+        rows = [",".join([*line.split(",")[:3], value]) for line in lines]
+        (tmp_path / "other.csv").write_text("\n".join([head, *rows]))
+        words = ("--label-column", "up", "--task", "regression", "--out", tmp_path / "x")
+        must_refuse(call("train", tmp_path / "other.csv", *words), DATA, "up" if value != "nan" else "number")
+        assert not (tmp_path / "x").exists()
+    words = ("--label-column", "split", "--task", "regression", "--out", tmp_path / "x")
+    must_refuse(call("train", listed, *words), DATA, "number")
+    assert Regression().codec_from_dict(TWO.to_dict()) == TWO
