@@ -456,7 +456,7 @@ tokens = torch.randn(2, 50, 768)
 try:
     Attention(768)
     told = False
-except TypeError:
+except ValueError:
     told = True
 show("heads.parameters", parameters(with_heads(12)) - parameters(with_heads(4)), "parameters, 12 heads minus 4 heads")
 show("heads", largest((with_heads(12)(tokens) - with_heads(4)(tokens)).detach()), "answers differ by, same weights")
