@@ -44,7 +44,7 @@ def typed(public: Public) -> Public:
     @wraps(inner)
     def call(*values: Any, **named: Any) -> Any:
         try:
-            return vars(call)["__wrapped__"](*values, **named)
+            return call.__wrapped__(*values, **named)  # pyrefly: ignore[missing-attribute]
         except VitrailError:
             raise
         except Exception as error:

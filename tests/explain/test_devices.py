@@ -17,7 +17,9 @@ from vitrail.explain.evidence import surrogates, without_evidence
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.methods.integrated_gradients import integrated_gradients
 from vitrail.explain.sanity_check import sanity_check
+from vitrail.explain.target import choose_target
 from vitrail.nn import ViT
+from vitrail.tasks import Numbers
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -190,6 +192,13 @@ def test_what_is_drawn_and_seen_inside_needs_no_float64() -> None:
         direct_attribution(network, images, 1)
         head_ablation(network, images, 1, background=images)
         assert type(integrated_gradients(network, images, 1, steps=6).values) is There
+
+
+def test_a_target_without_images_is_brought_to_their_device() -> None:
+    with on_the_device() as there:
+        outputs = there(torch.tensor([[1.0, 2.0], [3.0, -4.0]]))
+        found = choose_target(outputs, "-1", Numbers(2))(outputs)
+        assert (type(found), found.tolist()) == (There, [-2, 4])
 
 
 def test_the_device_refuses_what_mps_refuses() -> None:

@@ -371,6 +371,15 @@ def background_file(folder: Path) -> Path:
     return folder / file
 
 
+def test_a_model_for_images_of_another_size_lies_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device without memory, which every machine has."""
+    monkeypatch.setattr("vitrail.model.loading.pick_device", torch.device)
+    network = load(save(model_of(), tmp_path), image_size=(32, 40), channels=1, device="meta").network
+    assert {tensor.device.type for tensor in network.state_dict().values()} == {"meta"}
+
+
 def test_the_background_comes_back_to_the_bit(tmp_path: Path) -> None:
     model = with_background()
     place = save(model, tmp_path / "model")

@@ -82,7 +82,7 @@ def choose_target(outputs: Float[Tensor, "b v"], target: Target, codec: Codec | 
     """
     wanted = by_index(target, codec)
     if isinstance(wanted, ChosenTarget):
-        return wanted.for_samples(len(outputs))
+        return wanted.for_samples(outputs)
     if callable(wanted):
         return of_function(outputs, wanted)
     choose = choose_class if codec is None else codec.choose

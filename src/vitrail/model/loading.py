@@ -145,11 +145,11 @@ def load(
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
         model = replace(model, facts=refresh_facts(model.facts, network))
-    network.to(device)
     model = replace(_with_background(model, folder), loaded_from=named)
-    return _read_as(
-        bits, model if image_size is None and channels is None else resize_model(model, image_size, channels)
-    )
+    if image_size is not None or channels is not None:  # which makes another network
+        model = resize_model(model, image_size, channels)
+    model.network.to(device)
+    return _read_as(bits, model)
 
 
 def open_first(model: str | Path | Model, call: str) -> Model:

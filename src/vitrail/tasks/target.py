@@ -116,9 +116,9 @@ class ChosenTarget(ABC):
         against = None if self.contrast is None else self.contrast[samples]
         return replace(self, target=self.target[samples], contrast=against)
 
-    def for_samples(self, count: int) -> "ChosenTarget":
-        """The same for so many samples, where it was made without any: `target` is a single index then."""
-        return self if self.target.dim() else replace(self, target=self.target.expand(count))
+    def for_samples(self, outputs: Float[Tensor, "b v"]) -> "ChosenTarget":
+        """The same for samples with these outputs, where it was made without any: `target` is a single index then."""
+        return self if self.target.dim() else replace(self, target=self.target.to(outputs.device).expand(len(outputs)))
 
 
 def reaches(own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None) -> Bool[Tensor, "count b"]:

@@ -152,9 +152,9 @@ class AskedImages:
         """
 
         def blank(method: Method, network: Gridded, images: Tensor, target: Target) -> Attribution:
-            values, number = torch.zeros((len(images), *network.grid(images))), chosen(wide(first.logits))
+            values = torch.zeros((len(images), *network.grid(images)), device=images.device)
             about = method.name, method.signed, method.class_specific, ((),) * len(images), chosen.contrast
-            return Attribution(values, chosen.target, number, *about)
+            return Attribution(values, chosen.target, chosen(wide(first.logits)), *about)
 
         plan, first = self.plan, self.first.select(rows)
         chosen = self.chosen.select(torch.tensor(rows, device=self.chosen.target.device))
