@@ -16,12 +16,13 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest
 # Files in their order, so that the last ones are short.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo test soak lint types docs check bench bench-quick lessons notebooks pages clean
+.PHONY: help install demo test gpu soak lint types docs check bench bench-quick lessons notebooks pages clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     install, then train, evaluate and explain a small network on handwritten digits"
 	@echo "make test     install, then the test suite (WORKERS=$(WORKERS) processes)"
+	@echo "make gpu      the tests of a GPU, which make test does not use"
 	@echo "make check    lint, types, docs and test: all that must be green before a commit"
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
 	@echo "make lessons  run the lessons; make pages writes their pages, pictures and notebooks; make notebooks runs these"
@@ -55,6 +56,10 @@ demo: install
 
 test: install
 	$(PYTEST) $(SPREAD) --durations=25
+
+# Other tests are shown none: they hold answers against those of the processor.
+gpu: install
+	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(PYTEST) tests/test_gpu.py
 
 # The long tests of one file go to whichever process is free. pytest leaves with 5 when no test is marked: no failure.
 soak: install

@@ -119,7 +119,7 @@ def train(name: str) -> tuple[Model, float]:
     """One of the networks, with its background, and the fraction of test images that it gets right."""
     kind, seed = name.rsplit("-", 1)
     dataset, task = DATASETS.get(kind, planted)(), TASKS["classify"]
-    options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
+    options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0, device="cpu")
     settings, _ = resolve(Request(data="planted", options=options, config=GIVEN.get(kind, {})), dataset, task)
     prepared = prepare_run(settings, dataset, task)
     objective = both_digits if kind == "pairs" else prepared.objective

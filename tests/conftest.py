@@ -20,6 +20,9 @@ settings.register_profile("soak", settings.get_profile("vitrail"), derandomize=F
 
 gc.disable()  # until everything is imported and collected: nothing of that is garbage
 
+# A GPU computes other last bits than those that tests hold answers against: `make gpu` shows it to its own tests.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 _FILE = "train-images-idx3-ubyte.gz"
 
 
@@ -55,8 +58,10 @@ def spared() -> Iterator[None]:
 def a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is kept for a user is neither read nor written; all workers of this session share one folder."""
     base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    cache.mkdir(exist_ok=True)  # torch warns where it cannot keep its kernels
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(cache))
         yield
 
 
