@@ -133,6 +133,17 @@ def test_predictions_are_softmax_of_the_network(files: list[Path]) -> None:
     assert model.predict([]) == []
 
 
+def test_pixels_become_the_same_bits_whatever_the_device(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images that are explained they decide what is drawn, and a GPU divides otherwise."""
+    model, seen, normalise = model_of(), list[str](), Preprocessing.normalise
+    model.network.to("meta")
+    monkeypatch.setattr(
+        Preprocessing, "normalise", lambda self, given: seen.append(given.device.type) or normalise(self, given)
+    )
+    assert model.tensor(files[:2]).device.type == "meta"
+    assert seen == ["cpu"]
+
+
 def test_predicting_leaves_every_mode(files: list[Path]) -> None:
     model = model_of()
     model.network.train()

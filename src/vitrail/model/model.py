@@ -227,7 +227,7 @@ class Model:
             raise UsageError("there is nothing to make a tensor of", "model.tensor(['photo.jpg'])")
         if not self.reads_text:
             pixels = torch.stack([_pixels(self.preprocessing, source) for source in sources])
-            return self.preprocessing.normalise(pixels.to(self.device))
+            return self.preprocessing.normalise(pixels).to(self.device)  # one device's bits, which decide what is drawn
         texts = []
         for source in sources:
             if not isinstance(source, str):

@@ -220,7 +220,7 @@ def ask_in_batches(
         some = images[begin : begin + together]
         end, own, target = begin + len(some), None if masks is None else masks[begin : begin + together], plan.target
         pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in some])
-        inputs = model.preprocessing.normalise(pixels.to(model.device))
+        inputs = model.preprocessing.normalise(pixels).to(model.device)  # whose bits decide what is drawn
         if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
             plan = replace(plan, precision=precision_for(model, inputs))
         first, target = first_pass(model.network, inputs), target[begin:end] if isinstance(target, list) else target
@@ -295,7 +295,7 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> Iterator[ExplainedImage]:
     """The text that the model generates for an image, and where its decoder attended for each token."""
     model, method = plan.model, METHODS_OF_TEXTS[WRITTEN]
     pixels = model.preprocessing.to_uint8(one.image)
-    inputs = model.preprocessing.normalise(pixels[None].to(model.device))
+    inputs = model.preprocessing.normalise(pixels[None]).to(model.device)
     outputs = model.task.outputs(model.network, inputs)
     (answer,), ids = answers_of(model, outputs, inputs), outputs.tokens[:, : outputs.lengths[0]]
     attributions, views = list[Attribution](), list[AttributionView]()

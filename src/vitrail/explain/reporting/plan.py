@@ -314,7 +314,7 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
         return None
     pixels = model.preprocessing.to_uint8(open_image(similar_to))
     with torch.no_grad(), evaluating(model.network):
-        (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
+        (features,) = model.network(model.preprocessing.normalise(pixels[None]).to(model.device))
     name = Path(similar_to).name if isinstance(similar_to, str | Path) else "the other image"
     return replace(plan, explained=f"similarity to {name}", other=(name, pixels), target=similarity(features))
 
