@@ -7,12 +7,14 @@ from typing import Any
 
 import jaxtyping
 import pytest
+import torch
 
 from tests.frozen import adapter, collect
 from tests.frozen.values import FILE, differences, machine, readable
 
 FROZEN = json.loads(FILE.read_text())
 NEEDS = {"distillation": "digits"}
+DRAWN = {"digits", "planted", "distillation", "mnist-strings"}  # begin with numbers of `trunc_normal_`
 
 Ask = Callable[[str], dict[str, Any]]
 
@@ -54,6 +56,8 @@ def changes(name: str, found: dict[str, Any], exactly: bool) -> str:
 
 @pytest.mark.parametrize("name", collect.SECTIONS)
 def test_nothing_changed(name: str, ask: Ask, exactly: bool) -> None:
+    if name in DRAWN and torch.__version__ < (2, 12):
+        pytest.skip("torch 2.11 draws other initial weights from a seed")
     problem = changes(name, ask(name), exactly)
     assert not problem, problem
 
