@@ -1,8 +1,10 @@
 """One pass over all images: what stands in each file, bad files and dead decoders among good ones, and the cache."""
 
+import itertools
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from vitrail.check import survey as survey_module
 from vitrail.check.survey import KINDS, MODES, ROW, Survey, survey
 from vitrail.data.columns import ALL, TRAIN, RawDataset, Samples
 from vitrail.data.dataset import label_inputs
-from vitrail.data.images import ArrayImages, Images
+from vitrail.data.images import ArrayImages, FileImages, Images
 from vitrail.data.sources import read, read_images
 
 RNG = np.random.default_rng(0)
@@ -200,18 +202,65 @@ def test_a_decoder_that_never_answers_is_ended(monkeypatch: pytest.MonkeyPatch) 
     assert list(found.problems) == [3]
 
 
-def test_a_part_is_of_all_splits_and_classes_alike() -> None:
-    values = np.repeat(np.arange(3), (500, 20, 3))
-    images = ArrayImages(np.zeros((len(values), 4, 4), np.uint8))
-    train, test = label_inputs(images, values, tuple("abc")), label_inputs(images, values, tuple("abc"))
-    found = survey(RawDataset("memory", {"train": train, "test": test}), workers=0, cache=False, most=100)
-    counts = np.zeros((2, 3), int)
-    np.add.at(counts, (found.rows["split"], values[found.rows["index"]]), 1)
-    assert counts.tolist() == [[27, 20, 3]] * 2
-    assert found.left_out == 2 * len(values) - len(found)
-    few = survey(RawDataset("memory", {"train": train, "test": test}), workers=0, cache=False, most=4)
-    assert len(few) == 4
-    assert set(few.rows["split"]) == {0, 1}
+def recordings(root: Path, clips: int, frames: int) -> RawDataset:
+    """Frames of recordings, every second in validation, listed in an order of chance; all are one small image."""
+    Image.new("L", (8, 8)).save(root / "small.png")
+    draw, splits = np.random.default_rng(0), dict[str, Samples]()
+    for side, split in enumerate(("train", "validation")):
+        (root / split).mkdir()
+        names = [f"clip{clip:03}_{frame:03}.png" for clip in range(clips) for frame in range(side, frames, 2)]
+        files = [root / split / name for name in draw.permutation(names)]
+        for file in files:
+            file.write_bytes((root / "small.png").read_bytes())
+        splits[split] = Samples(FileImages(files, root), {})
+    return RawDataset(str(root), splits)
+
+
+@pytest.mark.parametrize("most", [128, 320])
+def test_of_a_recording_several_images_are_looked_at(most: int, tmp_path: Path) -> None:
+    """Of a tenth of the images drawn one by one, hardly a recording would have two frames, in both splits at that."""
+    raw = recordings(tmp_path, 200, 6)
+    found = survey(raw, workers=0, cache=False, most=most)
+    assert (len(found), found.left_out) == (most, 1200 - most)
+    sides = defaultdict[str, set[str]](set)
+    for name in found.names:
+        split, _, file = name.partition("/")
+        sides[file[:7]].add(split)
+    assert sum(len(each) == 2 for each in sides.values()) >= 0.9 * most / 6
+    again = survey(raw, workers=0, cache=False, most=most)
+    assert found.names == again.names
+
+
+def test_many_names_are_not_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "SORTED", 10)
+    monkeypatch.setattr(FileImages, "names", None)
+    found = survey(recordings(tmp_path, 40, 6), workers=0, cache=False, most=64)
+    assert len(found) == 64
+    assert np.bincount(found.rows["split"]).tolist() == [32, 32]
+    assert np.ptp(found.rows["index"]) < 40  # they lie at one place in both splits
+
+
+def test_what_is_not_looked_at_in_time_is_left_out_and_looked_at_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, clock, looked = recordings(tmp_path, 40, 6), itertools.count(), list[int]()
+    look = survey_module._look
+    monkeypatch.setattr(survey_module, "_look", lambda images, index: looked.append(index) or look(images, index))
+    monkeypatch.setattr(survey_module.time, "monotonic", lambda: float(next(clock)))
+    some = survey(raw, workers=0, seconds=100.0, most=200)
+    assert 90 < len(some) < 101
+    assert (len(some) + some.left_out, len(looked)) == (240, len(some))
+    assert not some.problems
+    whole = survey(raw, workers=0)
+    assert (len(whole), len(looked)) == (240, 240)
+    for one in (some, survey(raw, workers=0, seconds=0.0, most=200)):  # which are known by now
+        places = {name: row for row, name in enumerate(whole.names)}
+        assert (whole.rows[[places[name] for name in one.names]] == one.rows).all()
+    os.utime(next((tmp_path / "validation").iterdir()))  # one has changed: it is looked at, and the others stay known
+    assert len(survey(raw, workers=0, most=200)) == 200
+    assert len(survey(raw, workers=0)) == 240
+    assert len(looked) == 241
+    assert len(survey(raw, workers=2, cache=False, seconds=0.0)) == 0
 
 
 def test_a_row_holds_no_more_than_is_said() -> None:

@@ -3,20 +3,26 @@
 What was found is kept in the user's cache by the identity of each file (path, size, time of its last change), so that a
 second call reads only what changed. Images are decoded by processes; one that dies takes no other image with it: it is
 started again, and the image that it had is named.
+
+Of many images, or where there are only seconds, some are looked at: blocks of images whose names stand side by side in
+whatever splits, so that of a recording several are among them.
 """
 
 import hashlib
 import io
 import json
+import math
 import os
 import signal
 import sys
+import time
 import warnings
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -30,8 +36,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from vitrail.arguments import typed
-from vitrail.data.columns import RawDataset, Samples
-from vitrail.data.images import DEEP, FORMATS, HASH, HEIF, Images, bits_of, convert_mode, evenly, formats_of, open_image
+from vitrail.data.columns import RawDataset, split_of
+from vitrail.data.images import DEEP, FORMATS, HASH, HEIF, Images, bits_of, convert_mode, formats_of, open_image
 from vitrail.data.loader import begin_worker, signals_blocked
 from vitrail.data.pictures import GREY, grey_thumbnail
 from vitrail.data.tensor_files import read_tensors, write_tensors
@@ -48,6 +54,7 @@ COLOUR = 8  # sides of a thumbnail of its two colour differences
 SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
 TOGETHER = 64  # images that a process is given at a time
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
+SORTED = 100_000  # names that are sorted, at most
 VERSION = 2  # of what is kept
 
 ROW = np.dtype(
@@ -119,6 +126,7 @@ def survey(
     workers: int | None = None,
     cache: bool = True,
     most: int | None = None,
+    seconds: float = math.inf,
 ) -> Survey:
     """Look at all images of all splits once.
 
@@ -127,25 +135,33 @@ def survey(
         progress: Called with the number of images known, and of all.
         workers: Processes that decode; one for each core when None, and with 0 this one, which a bad decoder may end.
         cache: Whether what was found is kept in the user's cache, and taken from there.
-        most: Images that are looked at, as many of each split and class as of any other; all when None.
+        most: Images that are looked at; all when None.
+        seconds: After which those that were not looked at yet are left out.
 
     Returns:
         What was found. An image that cannot be read is a problem there, and ends nothing.
     """
-    splits, chosen = [samples.images for samples in raw.splits.values()], _choose(list(raw.splits.values()), most)
-    rows = np.zeros(sum(map(len, chosen)), ROW)
-    rows["split"], rows["index"] = np.repeat(np.arange(len(chosen)), [*map(len, chosen)]), np.concatenate(chosen)
-    rows["identity"] = np.concatenate([_identities(*each) for each in zip(splits, chosen, strict=True)])
-    about = os.fsencode(f"{VERSION} {raw.root} {most or ''}")
+    until, splits = time.monotonic() + seconds, [samples.images for samples in raw.splits.values()]
+    order, first = _order(splits, most), np.cumsum([0, *map(len, splits)])
+    chosen = np.sort(order)
+    rows = np.zeros(len(chosen), ROW)
+    rows["split"] = np.searchsorted(first, chosen, side="right") - 1
+    rows["index"] = chosen - first[rows["split"]]
+    own = (rows["index"][rows["split"] == number] for number in range(len(splits)))
+    rows["identity"] = np.concatenate([_identities(*each) for each in zip(splits, own, strict=True)])
+    about = os.fsencode(f"{VERSION} {raw.root}")
     kept = user_cache() / "surveys" / f"{hashlib.blake2b(about, digest_size=8).hexdigest()}.safetensors"
-    cameras, problems = {"": 0}, dict[int, str]()
-    known = _take_kept(kept, rows, cameras) if cache else np.zeros(len(rows), dtype=bool)
-    missing = np.flatnonzero(~known).tolist()
+    cameras, problems, known, others = {"": 0}, dict[int, str](), np.zeros(len(rows), dtype=bool), rows[:0]
+    if cache:
+        known, others = _take_kept(kept, rows, cameras)
+    missing = np.searchsorted(chosen, order)
+    missing = missing[~known[missing]].tolist()
     if workers is None:
         workers = min(cores(), -(-len(missing) // TOGETHER))
     progress(len(rows) - len(missing), len(rows))
+    looks = _look_at_all(splits, rows, missing, workers, until)
     try:
-        for done, (row, found) in enumerate(_look_at_all(splits, rows, missing, workers), len(rows) - len(missing) + 1):
+        for done, (row, found) in enumerate(looks, len(rows) - len(missing) + 1):
             place, rows[row] = rows[_PLACE][row].copy(), np.frombuffer(found.row, ROW)[0]
             rows[_PLACE][row] = place
             rows["camera"][row] = cameras.setdefault(found.camera, len(cameras))
@@ -154,25 +170,32 @@ def survey(
             progress(done, len(rows))
     finally:  # an interrupted pass continues where it ended
         if cache and missing:
-            _keep(kept, rows[known & rows["identity"].any(axis=1)], cameras)
-    names = tuple(splits[split].name(index) for split, index in rows[["split", "index"]].tolist())
-    left_out = sum(map(len, splits)) - len(rows)
-    return Survey(tuple(raw.splits), rows, names, dict(sorted(problems.items())), tuple(cameras), left_out)
+            others = others if len(rows) < first[-1] else others[:0]  # which may be gone
+            _keep(kept, np.concatenate([rows[known & rows["identity"].any(axis=1)], others]), cameras)
+    seen = np.flatnonzero(known | np.isin(np.arange(len(rows)), [*problems]))
+    names = tuple(splits[split].name(index) for split, index in rows[["split", "index"]][seen].tolist())
+    problems = {place: problems[row] for place, row in enumerate(seen.tolist()) if row in problems}
+    return Survey(tuple(raw.splits), rows[seen], names, problems, tuple(cameras), int(first[-1]) - len(seen))
 
 
-def _choose(splits: Sequence[Samples], most: int | None) -> list[Int64[np.ndarray, " m"]]:
-    """The images of each split that are looked at: as many of each class, evenly spread."""
-    if most is None or sum(map(len, splits)) <= most:
-        return [np.arange(len(samples)) for samples in splits]
-    members = defaultdict[tuple[int, str], list[int]](list)
-    for number, samples in enumerate(splits):
-        for row, label in enumerate(samples.labels or [""] * len(samples)):
-            members[number, label].append(row)
-    sizes = np.array([*map(len, members.values())])
-    each = next(size for size in range(most, -1, -1) if np.minimum(sizes, size).sum() <= most)
-    some = [(number, row) for (number, _), rows in members.items() for row in evenly(rows, max(1, each))]
-    some = evenly(some, most)  # there may be more classes than that
-    return [np.array(sorted(row for one, row in some if one == number), np.int64) for number in range(len(splits))]
+def _order(splits: Sequence[Images], most: int | None) -> Int64[np.ndarray, " m"]:
+    """The images of all splits, numbered through, in the order in which they are looked at."""
+    sizes = [*map(len, splits)]
+    if most is None:
+        return np.arange(sum(sizes))
+    keys = np.concatenate([np.arange(size) / max(1, size) for size in sizes])  # where each stands in its split
+    if len(keys) <= SORTED:
+        keys = np.array([_beside(name) for images in splits for name in images.names()], object)
+    blocks = np.split(np.argsort(keys, kind="stable"), range(TOGETHER, len(keys), TOGETHER))
+    drawn = np.random.default_rng(0).permutation(len(blocks)).tolist()
+    return np.concatenate([blocks[number] for number in drawn])[:most]
+
+
+def _beside(name: str) -> str:
+    """By what names are sorted: file and folder, but for a split's."""
+    folder, _, file = name.rpartition("/")
+    inner = folder.rpartition("/")[2]
+    return file if split_of(inner) else f"{inner}/{file}"
 
 
 # ---- what is kept
@@ -196,9 +219,9 @@ def _identities(images: Images, ids: Int64[np.ndarray, " m"]) -> UInt8[np.ndarra
     return found
 
 
-def _take_kept(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> Bool[np.ndarray, " n"]:
-    """Fill in the rows, and the cameras, that are known from before; which they are."""
-    known = np.zeros(len(rows), dtype=bool)
+def _take_kept(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> tuple[Bool[np.ndarray, " n"], NDArray[Any]]:
+    """Fill in the rows, and the cameras, that are known from before; which they are, and the rows of other images."""
+    known, others = np.zeros(len(rows), dtype=bool), rows[:0]
     with suppress(DataError, OSError, KeyError, ValueError):
         found = {name: tensor.numpy() for name, tensor in read_tensors(file, "").items()}
         before = found["rows"].view(ROW)[:, 0]
@@ -208,7 +231,8 @@ def _take_kept(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> Bool[
         rows[known] = before[at[known]]
         rows[_PLACE] = place
         cameras |= {name: number for number, name in enumerate(json.loads(found["cameras"].tobytes()))}
-    return known
+        others = np.delete(before, at[known])
+    return known, others
 
 
 def _keep(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> None:
@@ -356,17 +380,20 @@ def _serve(splits: Sequence[Images], pipe: Connection) -> None:
 
 
 def _look_at_all(
-    splits: Sequence[Images], rows: NDArray[Any], missing: Sequence[int], workers: int
+    splits: Sequence[Images], rows: NDArray[Any], missing: Sequence[int], workers: int, until: float
 ) -> Iterator[tuple[int, _Found]]:
     """What is missing, in any order; what a process died of, or did not answer in time, has that as its problem."""
     if workers == 0:
-        yield from ((row, _look(splits[rows["split"][row]], int(rows["index"][row]))) for row in missing)
+        for row in takewhile(lambda row: time.monotonic() < until, missing):
+            yield row, _look(splits[rows["split"][row]], int(rows["index"][row]))
         return
     waiting = deque(missing[first : first + TOGETHER] for first in range(0, len(missing), TOGETHER))
     running = [_Worker(splits, rows, waiting.popleft()) for _ in range(min(workers, len(waiting)))]
     try:
-        while running:
-            answered = wait([each.pipe for each in running], PATIENCE)
+        while running and (left := until - time.monotonic()) > 0:
+            answered = wait([each.pipe for each in running], min(PATIENCE, left))
+            if not answered and left < PATIENCE:
+                return
             for worker in [each for each in running if each.pipe in answered or not answered]:
                 row, found = worker.left.popleft(), f"not decoded within {PATIENCE:.0f} s"
                 found = worker.answer() if answered else found
