@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features", "runs"),
     },
     "training": {
+        "check",
         "options",
         "io",
         "text",

@@ -258,6 +258,8 @@ class RunOptions:
             the tuned network); default: 24 with --init if that is quick, else none.
         resume: auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even
             with other library versions, which may change the last bits; never refuses an existing folder.
+        check: Do not look at image files for leaks, copies and contradicting labels before a new run, which takes 5 s
+            at most (see vitrail data check).
     """
 
     TITLE: ClassVar[str] = "run"
@@ -270,6 +272,7 @@ class RunOptions:
         idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE}
     )
     resume: Literal["auto", "never", "anyway"] = option("never", needs="out")
+    check: bool = option(True, idle=_OF_IMAGES)
 
 
 @typed

@@ -188,7 +188,7 @@ def test_options_that_change_nothing_are_accepted_when_a_run_goes_on(tmp_path: P
     run = vitrail.train("digits", tmp_path / "run", options("digits")).folder
     for asked in (same, options("digits", resume="auto")):
         assert vitrail.train("digits", run, asked).weights == expected
-    free = {"config", "resume", "data_root", "workers", "verdicts", "shard"}
+    free = {"config", "resume", "data_root", "workers", "verdicts", "shard", "check"}
     assert set(CHANGES) | free == {field.name for field in fields(TrainOptions)}, "a new option: does it change a run?"
 
 

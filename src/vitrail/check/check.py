@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,19 +16,22 @@ from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copie
 from vitrail.check.findings import Finding, Looked, find, rows_of
 from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.neighbours import groups_by_features
-from vitrail.check.survey import KINDS, MODES, Survey, survey
+from vitrail.check.survey import KINDS, MODES, TOGETHER, Survey, survey
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import Data, is_passed, read
-from vitrail.errors import DataError, Hint, UsageError
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.embed import Progress
 from vitrail.io import check_writable, free_name, write_file
 from vitrail.model import Model, load
 from vitrail.pages.render import data_page, in_frame
 
 MOST_EXAMPLES = 3
+QUICK_IMAGES = 5000  # that are read for a quick check at most
+QUICK_KINDS = "labels", "leak", "unreadable", "missing class", "long"  # of findings that it names, the first of them
+QUICK_SAID = 3
 WITHOUT_MODEL = (
     "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found; "
     "a model (--model) finds more."
@@ -159,15 +163,12 @@ def check_data(
     if out is not None:
         _check_list(out, raw, name)
     of = survey(raw, progress)
-    labels = _labels_of(raw, of)
-    given = given_groups(raw, of, layout)
-    groupings = (given,) if given is not None else tuple(found_groups(of, labels))
-    copies = find_copies(of, progress, crops=crops)
+    seen = _look(raw, name, layout, of, progress, crops)
+    copies, given = seen.copies, any(each.given for each in seen.groupings)
     if model is not None:
         opened = model if isinstance(model, Model) else load(model)
         alike = groups_by_features(opened, raw, of, copies, progress)
-        groupings += () if alike is None else (alike,)
-    seen = Looked(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
+        seen = replace(seen, groupings=(*seen.groupings, *([] if alike is None else [alike])))
     notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given or model else [WITHOUT_MODEL])]
     return DataReport(
         name,
@@ -176,7 +177,7 @@ def check_data(
         LABELS in raw.columns(),
         _files_of(of),
         find(seen),
-        groupings,
+        seen.groupings,
         {
             **{kind: int((copies.kinds == number).sum()) for number, kind in enumerate(KINDS_OF_COPIES)},
             "near_looked_for": copies.by_picture,
@@ -184,6 +185,57 @@ def check_data(
         tuple(notes),
         None if out is None else _fix_split(out, raw, seen),
     )
+
+
+def check_quickly(
+    raw: RawDataset, data: str, layout: Layout, seconds: float, crop: bool, progress: Progress
+) -> tuple[str, ...]:
+    """What is wrong in data, as far as images show it that can be read in some seconds, in at most two lines.
+
+    What was read is kept for `check_data`.
+
+    Args:
+        raw: The data, in the splits that are used.
+        data: What they are called, for the command.
+        layout: How they were read.
+        seconds: In which images are read; to compare them takes a second more at most.
+        crop: Whether a centre is cut out of each image.
+        progress: Called with images that are read, and all.
+
+    Returns:
+        What was found in how many images, of how many; and what to type, if anything was.
+    """
+    tiny = raw.count <= TOGETHER  # is read before a process has started, which elsewhere than on Linux takes seconds
+    alone = tiny or sys.platform != "linux"
+    of = survey(raw, progress, 0 if alone else None, not tiny, QUICK_IMAGES, seconds)
+    seen = replace(_look(raw, data, layout, of), pictures=False)
+    kinds = QUICK_KINDS if crop else QUICK_KINDS[:-1]
+    found = [
+        each.sentence if each.kind != "unreadable" else f"{each.sentence.partition(':')[0]}."  # a training names them
+        for each in (find(seen) if len(of) else ())
+        if each.kind in kinds
+    ]
+    looked = f"{len(of):,} of {counted(raw.count, 'image')}" if of.left_out else counted(raw.count, "image")
+    if not found:
+        return (f"a quick check of {looked} found nothing to do",)
+    more = f" And {len(found) - QUICK_SAID} more." if len(found) > QUICK_SAID else ""
+    told = f"warning: a quick check of {looked} found: {' '.join(found[:QUICK_SAID])}{more}"
+    return told, f"all of it, with the images: {seen.command('data check')}"
+
+
+def _look(
+    raw: RawDataset,
+    name: str,
+    layout: Layout,
+    of: Survey,
+    progress: Progress = lambda done, total: None,
+    crops: bool = False,
+) -> Looked:
+    """What is known of data without a model."""
+    labels, given = _labels_of(raw, of), given_groups(raw, of, layout)
+    groupings = (given,) if given is not None else tuple(found_groups(of, labels))
+    copies = find_copies(of, progress, crops=crops)
+    return Looked(name, layout, raw.splits, of, labels, _classes_of(raw), copies, groupings)
 
 
 def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:

@@ -96,6 +96,7 @@ class Looked:
         classes: How many images of each class each split has.
         copies: Among the images.
         groupings: Given ones first.
+        pictures: Whether findings have their images.
     """
 
     data: str
@@ -106,6 +107,7 @@ class Looked:
     classes: Mapping[str, Mapping[str, int]]
     copies: Copies
     groupings: tuple[Grouping, ...]
+    pictures: bool = True
 
     @cached_property
     def sides(self) -> list[str]:
@@ -129,7 +131,7 @@ class Looked:
 
     def _picture(self, row: int, shown: bool) -> Picture:
         image, problem = None, self.survey.problems.get(row, "")
-        if shown and not problem:
+        if shown and self.pictures and not problem:
             images, index = self.splits[self.sides[row]].images, int(self.survey.rows["index"][row])
             try:
                 image = thumbnail(images.open(index))
@@ -145,10 +147,9 @@ class Looked:
 
     def in_another(self, groups: Iterable[Sequence[int]], words: str) -> str:
         """How many images of each split but the first are in groups, and what is said of them."""
-        of = Counter(self.sides[row] for rows in groups for row in rows)
-        totals = {split: len(samples) for split, samples in self.splits.items()}
-        parts = [f"{of[split]:,} of {totals[split]:,} images of {split}" for split in [*totals][1:] if of[split]]
-        return _said(sum(of[split] for split in [*totals][1:]), words, of=" and ".join(parts))
+        of, totals = Counter(self.sides[row] for rows in groups for row in rows), Counter(self.sides)
+        parts = [f"{of[split]:,} of {totals[split]:,} images of {split}" for split in [*self.splits][1:] if of[split]]
+        return _said(sum(of[split] for split in [*self.splits][1:]), words, of=" and ".join(parts))
 
 
 def thumbnail(image: Any) -> UInt8[np.ndarray, "h w *c"]:
@@ -337,8 +338,8 @@ _FILES: tuple[tuple[str, str, str, tuple[str, ...], _Mask], ...] = (
     ),
     (
         "long",
-        f"are more than {LONG} times as long as wide",
-        "A centre crop cuts their ends away.",
+        f"are more than {LONG} times as long as wide: a centre crop cuts their ends away",
+        "--resize pad fits them in whole, --resize squash stretches them.",
         ("--resize", "pad"),
         lambda rows: np.maximum(rows["width"], rows["height"]) > LONG * _shorter(rows),
     ),

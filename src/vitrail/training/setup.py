@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitrail.data.columns import RawDataset
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.layout import Layout
-from vitrail.data.sources import is_named
+from vitrail.data.sources import format_of, is_named
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.linear_probe import Probed, fit_probe
 from vitrail.features.similar import NEIGHBOURS
@@ -37,7 +38,7 @@ from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.configuration.teacher import Teacher
-from vitrail.training.events import Listen, Note
+from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shorten
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, with_source
@@ -46,6 +47,7 @@ from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
 STEPS_LEAST = 1 / 3  # of a limited time
+CHECK_SECONDS, CHECK_PART = 4.0, 0.05  # of a quick check of the data: seconds, and the part of a limited time
 EACH = 25  # training images for each output, with which a probe can be fitted
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
@@ -62,6 +64,8 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     notes = list[str]()
     note = partial(_note, listen, notes)
     settings, dataset, task, source, teacher = decide(request, listen, note)
+    if request.options.check and not dry:
+        _check(request, dataset, settings, listen)
     device, network = torch.device(settings.execution.device), None
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     if source is not None:
@@ -141,6 +145,20 @@ def measure(
         return settings, 0.0
     with guard(settings.own):
         return time_steps(prepared, settings, section("execution").get("precision", "auto"), note)
+
+
+def _check(request: Request, dataset: Dataset, settings: Settings, listen: Listen) -> None:
+    """Announce what a quick look at files shows that nobody may have looked at: named sets and shards are checked."""
+    row = format_of(request.data)
+    if dataset.reads_text or request.own.reader is not None or row is None or row.is_set or row.served:
+        return
+    from vitrail.check.check import check_quickly  # with all that looks at images, which other runs do not need
+
+    raw, limit = RawDataset(dataset.root, dataset.splits), settings.optimization.max_time
+    seconds = min(CHECK_SECONDS, CHECK_PART * limit) if limit else CHECK_SECONDS
+    about = request.data, settings.layout, seconds, settings.resize == "crop"
+    for line in check_quickly(raw, *about, lambda done, whole: listen(Reading("a quick check", done, whole))):
+        listen(line)
 
 
 def _note(listen: Listen, notes: list[str], *sentences: str) -> None:
