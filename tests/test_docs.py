@@ -323,6 +323,7 @@ def test_the_keys_of_json_are_those_of_the_commands(tmp_path: Path) -> None:
         "## `vitrail evaluate`": ("evaluate", run, "--json"),
         "## `vitrail predict`": ("predict", run, image, "--json"),
         "## `vitrail data check`": ("data", "check", "digits", "--json", "--out", tmp_path / "data.html"),
+        "## `vitrail data show`": ("data", "show", "digits", "--json", "--out", tmp_path / "show.html"),
         "## `vitrail models`": ("models", "Ti/16", "--json"),
         "## `vitrail doctor`": ("doctor", "--json"),
         "## `vitrail doctor RUN`": ("doctor", run, "--json"),

@@ -96,6 +96,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "embed": (vitrail.embed, {"model": model, "data": "images"}),
         "similar": (vitrail.similar, {"model": model, "images": photo, "data": "images"}),
         "check_data": (vitrail.check_data, {"data": "images"}),
+        "show_data": (vitrail.show_data, {"data": "images", "options": tiny, "images": 1}),
         "Model": (vitrail.Model, {"network": network, "input": model.input, "output": model.output}),
         "Model.predict": (model.predict, {"sources": [photo]}),
         "Model.tensor": (model.tensor, {"sources": [photo]}),

@@ -20,6 +20,7 @@ from .runs.evaluate import evaluate as evaluate
 from .tasks.classify import Classes as Classes
 from .training.configuration.teacher import Teacher as Teacher
 from .training.loop import train_loop as train_loop
+from .training.show import show_data as show_data
 from .training.train import distill as distill, train as train
 
 __version__: str

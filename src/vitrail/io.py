@@ -17,7 +17,7 @@ from vitrail.errors import DataError, Hint, RunError, UsageError, byte_size
 from vitrail.text import utf8
 
 PARQUET = ".parquet"  # of a table
-EVALUATION, EXPLANATION, SIMILAR, DATA = "evaluation", "explanation", "similar", "data"  # by which pages are known
+EVALUATION, EXPLANATION, SIMILAR, DATA, SHOW = "evaluation", "explanation", "similar", "data", "show"  # kinds of pages
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
@@ -351,3 +351,4 @@ page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=Tr
 evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 neighbours_place = partial(page_place, kind=SIMILAR, what="a page of neighbours")
 data_place = partial(page_place, kind=DATA, what="the page of a check of data")
+show_place = partial(page_place, kind=SHOW, what="a page of images as a network sees them")

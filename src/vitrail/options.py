@@ -61,7 +61,7 @@ def option(
             may stand by their names.
         needs: Another option, or one of several, without which it has no effect, on the command line.
         apart: Options that cannot stand beside it there.
-        unless: It is required there, but for an option of this name, or one that has a value (NAME=VALUE).
+        unless: It is required there, but for options of these names, or some that have a value (NAME=VALUE).
         least: The smallest whole number that it takes there; other numbers are above that, and finite.
         example: What a hint types, instead of the usual word of `vitrail.cli.parse.EXAMPLES`.
     """

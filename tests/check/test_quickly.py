@@ -14,7 +14,7 @@ from tests.check.faults import plant_faults
 from tests.cli.command import must_be_understood
 from tests.photographs import make_photographs
 from tests.training.tiny import options
-from vitrail.check import check as checks, findings
+from vitrail.check import check as checks, findings, survey as surveys
 from vitrail.check.check import check_data, check_quickly
 from vitrail.data import pack
 from vitrail.data.columns import RawDataset
@@ -31,7 +31,8 @@ def told(raw: RawDataset, seconds: float = 60.0, crop: bool = True) -> tuple[str
 
 def test_the_faults_that_come_first_are_told_in_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_faults(tmp_path / "data")
-    raw, known = read(str(tmp_path / "data")), {each.sentence: each for each in check_data(tmp_path / "data").findings}
+    raw, seen = read(str(tmp_path / "data")), check_data(tmp_path / "data").findings
+    known = {each.sentence.rstrip("."): each for each in seen}
     monkeypatch.setattr(findings, "thumbnail", None)  # no image is made that nobody sees
     monkeypatch.setattr(checks, "QUICK_SAID", 10)
     line, command = told(raw)
@@ -55,10 +56,10 @@ def test_the_faults_that_come_first_are_told_in_two_lines(tmp_path: Path, monkey
 def test_of_a_sample_it_is_said_how_many_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_faults(tmp_path / "data")
     raw = read(str(tmp_path / "data"))
-    monkeypatch.setattr(checks, "TOGETHER", 0)  # as of many images, which are kept
+    monkeypatch.setattr(surveys, "TOGETHER", 16)  # as of many images, which are kept
     count = raw.count
     assert f"0 of {count}" in told(raw, seconds=0.0)[0]
-    monkeypatch.setattr(checks, "QUICK_IMAGES", 64)
+    monkeypatch.setattr(surveys, "QUICK", 64)
     line = told(raw)[0]
     assert f"64 of {count}" in line
     held_out = len(raw.splits["validation"])

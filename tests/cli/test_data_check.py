@@ -1,4 +1,4 @@
-"""`vitrail data check`: what it prints and writes, its exit code, and what it refuses."""
+"""`vitrail data check` and `show`: what they print and write, exit codes, and what is refused."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from tests.check.faults import plant_faults
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
-from vitrail.io import DATA as KIND, is_page
+from vitrail.io import DATA as KIND, SHOW, is_page
 from vitrail.model import save
 
 
@@ -58,6 +58,28 @@ def test_data_without_contradictions_end_with_0_and_what_belongs_elsewhere_is_re
         (("data", "check", tmp_path / "pairs.tsv"), DATA, "pairs.tsv"),
         (("data", "pack", data, "--out", tmp_path / "packed", "--crops"), USAGE, "--crops"),
         (("data", "pack", data), USAGE, "--out"),
+        ((*check, "--resize", "pad"), USAGE, "--resize"),
+        (("data", "show", data, "--crops"), USAGE, "--crops"),
+        (("data", "show", data, "--out", page), USAGE, "page.html"),  # the page of a check
+        (("data", "show", data, "--recipe", "nosuch"), USAGE, "nosuch"),
+        (("data", "show", data, "--count", 0), USAGE, "--count"),
+        (("data", "show", "sort-digits"), DATA, "sort-digits"),
     ):
         must_refuse(cli(*words), code, given)
     assert not (tmp_path / "x.txt").exists()
+
+
+def test_show_takes_the_options_of_a_training_and_writes_a_page(cli: Cli, tmp_path: Path) -> None:
+    data, page = tmp_path / "data", tmp_path / "show.html"
+    make_photographs(data, ("ant", "bee"), per_class=6, seed=0)
+    show = ("data", "show", data, "--out", page)
+    answer = cli(*show, "--image-size", "24x32", "--resize", "pad", "--seed", 3, "--count", 2)
+    assert answer.code == 0, answer.err
+    assert str(page) in answer.out
+    assert is_page(page.read_text(), SHOW)
+    told = json.loads(cli(*show, "--image-size", 16, "--json", "--group-pattern", r"_(\d+)").out)
+    assert (told["size"], told["resize"], told["seed"], told["page"]) == ([16, 16], "crop", 0, str(page))
+    assert [each["label"] for each in told["images"]] == ["ant"] * 3 + ["bee"] * 3
+    (tmp_path / "own.yaml").write_text("augmentation: {flip: 0.25}\n")
+    told = json.loads(cli(*show, "--config", tmp_path / "own.yaml", "--recipe", "small-images", "--json").out)
+    assert (told["recipe"], told["augmentation"]["flip"], told["size"]) == ("small-images", 0.25, [32, 32])

@@ -191,6 +191,7 @@ FLAGS = {
         *LAYOUT,
         *("--out", "--shorter-side", "--quality", "--shard-size", "--model", "--fix-split", "--crops", "--data-root"),
         *("--device", "--json"),
+        *("--recipe", "--image-size", "--resize", "--init", "--seed", "--config", "--task", "--count"),
     },
     "models": {*WEIGHTS, "--classes", "--json"},
     "completion": set(),

@@ -51,6 +51,37 @@ def test_every_image_gets_the_size(high, wide, size, rule, channels, interpolati
     assert values <= ({40, 128} if rule == "pad" else {40}), "a flat image stays flat"
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    high=st.integers(200, 600),
+    aspect=st.floats(0.3, 3),
+    rule=st.sampled_from(["crop", "squash", "pad"]),
+    ratio=st.sampled_from([0.7, 0.9, 1.0]),
+    size=st.sampled_from([(32, 32), (24, 40), (40, 24)]),
+    centre=st.sampled_from(["even", "down"]),
+)
+def test_the_part_that_is_seen_is_the_one_that_is_cut_out(high, aspect, rule, ratio, size, centre) -> None:
+    """What is painted outside of it is nowhere in the result, and its own border is there on every side."""
+    wide = round(high * aspect)
+    shape = Preprocessing(size, rule, 1.0 if rule == "pad" else ratio, centre=centre, pad_value=(255,) * 3)
+    left, top, right, bottom = shape.part(wide, high)
+    assert 0 <= left < right <= wide
+    assert 0 <= top < bottom <= high
+    inside = np.zeros((high, wide, 3), np.uint8)
+    inside[round(top) : round(bottom), round(left) : round(right)] = 255
+    border = 3 * max((right - left) / size[1], (bottom - top) / size[0])  # three pixels of the result
+    seen = shape.to_uint8(Image.fromarray(inside)).float()
+    assert seen[:, 2:-2, 2:-2].min() == 255
+    smaller = np.full((high, wide, 3), 255, np.uint8)
+    smaller[round(top + border) : round(bottom - border), round(left + border) : round(right - border)] = 0
+    scale = min(size[0] / high, size[1] / wide) if rule == "pad" else 0  # of an image that does not fill the result
+    down, across = round(high * scale) or size[0], round(wide * scale) or size[1]
+    edge = shape.to_uint8(Image.fromarray(smaller)).float()[0]
+    assert edge[size[0] // 2, (size[1] - across) // 2 + 1] > 200
+    assert edge[(size[0] - down) // 2 + 1, size[1] // 2] > 200
+    assert edge[size[0] // 2, size[1] // 2] < 50
+
+
 @settings(deadline=None, max_examples=60)
 @given(high=st.integers(16, 300), aspect=st.floats(0.25, 4), ratio=st.sampled_from([0.7, 0.875, 0.9, 1.0]))
 def test_crop_is_resize_and_centre_crop(high, aspect, ratio) -> None:

@@ -8,8 +8,11 @@ import numpy as np
 from vitrail.check.check import DataReport
 from vitrail.check.findings import Finding, Picture
 from vitrail.check.groups import Grouping
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.layout import Layout
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.features.similar import Neighbour, PatchAgreement, Similar, SimilarImages
+from vitrail.nn import ViTConfig
 from vitrail.pages import (
     AttributionView,
     ClassTable,
@@ -21,8 +24,10 @@ from vitrail.pages import (
 )
 from vitrail.pages.render import evaluation_page, explanation_page, run_page
 from vitrail.pages.views import AreasView, BesideView, MadeView, ReplacedView, Sureness
+from vitrail.runs.settings import Settings
 from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric
+from vitrail.training.show import SeenImage, ShownData
 
 
 def an_image(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
@@ -227,11 +232,26 @@ def data_page(text: str = "a.png") -> str:
     return report.page(f"vitrail data check {text}")
 
 
+def show_page(text: str = "a.png", classes: bool = True) -> str:
+    """Two images as a network sees them, in an evaluation and two epochs; text of strangers likewise."""
+    views = (an_image(colour=True),) * 3
+    images = (
+        SeenImage(f"{text}0", f"{text} class", (0.25, 0.0, 0.75, 1.0), an_image(12, 24), views),
+        SeenImage(f"{text}1", "", (0.0, 0.0, 1.0, 1.0), an_image(), views),
+    )
+    changes = Augmentation(mixup=0.25, flip=0.5)
+    settings = Settings(data=text, recipe=text, seed=7, network=ViTConfig(), augmentation=changes)
+    lost, counts = {"of": 1234, "tenth": 56, "third": 7}, {f"{text} class": 3, "": 2} if classes else {}
+    shown = ShownData(text, settings, Preprocessing((32, 48), crop_pct=0.875), counts, images, lost, (text,))
+    return shown.page(f"vitrail data show {text}")
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "run": lambda text: run_page(run(text)),
     "explanation": explanation,
     "evaluation": lambda text: evaluation_page(evaluation((text,), text), text, [(text, text)], text, text),
     "similar": similar_page,
     "data": data_page,
+    "show": show_page,
 }
 """Every kind of page, with a text of a stranger wherever one may stand."""

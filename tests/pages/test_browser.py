@@ -17,7 +17,7 @@ from vitrail.pages import ImageView, explanation_page, run_page
 from vitrail.pages.views import AreasView
 from vitrail.tasks import ClassPrediction
 
-NAMES = ("run", "explanation", "similar")
+NAMES = ("run", "explanation", "similar", "show")
 
 pytestmark = [
     pytest.mark.browser,
@@ -111,6 +111,7 @@ def test_pages_are_complete_without_the_script(browser, pages, name):
                 ".top td",
             ),
             "similar": (".pair .photo", ".agreed .overlay", ".scale"),
+            "show": (".lead", ".original .photo", ".original .lost", ".together img"),
         }[name]:
             assert browser.ask(f"document.querySelectorAll('{part}').length"), part
             if part != ".numbers td":  # in a fold of the page, which opens without a script

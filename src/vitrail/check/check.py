@@ -3,20 +3,20 @@
 import csv
 import io
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.arguments import typed
-from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies
-from vitrail.check.findings import Finding, Looked, find, rows_of
+from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies, rows_of
+from vitrail.check.findings import Finding, Looked, find
 from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.neighbours import groups_by_features
-from vitrail.check.survey import KINDS, MODES, TOGETHER, Survey, survey
+from vitrail.check.survey import KINDS, MODES, Survey, quick_survey, survey
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
@@ -29,8 +29,7 @@ from vitrail.model import Model, load
 from vitrail.pages.render import data_page, in_frame
 
 MOST_EXAMPLES = 3
-QUICK_IMAGES = 5000  # that are read for a quick check at most
-QUICK_KINDS = "labels", "leak", "unreadable", "missing class", "long"  # of findings that it names, the first of them
+QUICK_KINDS = "labels", "leak", "unreadable", "missing class", "long"  # of findings that a quick check names; at most
 QUICK_SAID = 3
 WITHOUT_MODEL = (
     "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found; "
@@ -205,32 +204,19 @@ def check_quickly(
     Returns:
         What was found in how many images, of how many; and what to type, if anything was.
     """
-    tiny = raw.count <= TOGETHER  # is read before a process has started, which elsewhere than on Linux takes seconds
-    alone = tiny or sys.platform != "linux"
-    of = survey(raw, progress, 0 if alone else None, not tiny, QUICK_IMAGES, seconds)
-    seen = replace(_look(raw, data, layout, of), pictures=False)
+    of = quick_survey(raw, seconds, progress)
+    seen = replace(_look(raw, data, layout, of, lambda done, total: None), pictures=False)
     kinds = QUICK_KINDS if crop else QUICK_KINDS[:-1]
-    found = [
-        each.sentence if each.kind != "unreadable" else f"{each.sentence.partition(':')[0]}."  # a training names them
-        for each in (find(seen) if len(of) else ())
-        if each.kind in kinds
-    ]
-    looked = f"{len(of):,} of {counted(raw.count, 'image')}" if of.left_out else counted(raw.count, "image")
+    found = [each for each in (find(seen) if len(of) else ()) if each.kind in kinds]
+    short = (each.sentence.rstrip(".").partition(":" if each.kind == "unreadable" else "\n")[0] for each in found)
+    looked = f"a quick check of {f'{len(of):,} of ' * (of.left_out > 0)}{counted(raw.count, 'image')} found"
     if not found:
-        return (f"a quick check of {looked} found nothing to do",)
-    more = f" And {len(found) - QUICK_SAID} more." if len(found) > QUICK_SAID else ""
-    told = f"warning: a quick check of {looked} found: {' '.join(found[:QUICK_SAID])}{more}"
+        return (f"{looked} nothing to do",)
+    told = f"warning: {looked}: {'; '.join(islice(short, QUICK_SAID))}{'; ...' * (len(found) > QUICK_SAID)}"
     return told, f"all of it, with the images: {seen.command('data check')}"
 
 
-def _look(
-    raw: RawDataset,
-    name: str,
-    layout: Layout,
-    of: Survey,
-    progress: Progress = lambda done, total: None,
-    crops: bool = False,
-) -> Looked:
+def _look(raw: RawDataset, name: str, layout: Layout, of: Survey, progress: Progress, crops: bool = False) -> Looked:
     """What is known of data without a model."""
     labels, given = _labels_of(raw, of), given_groups(raw, of, layout)
     groupings = (given,) if given is not None else tuple(found_groups(of, labels))

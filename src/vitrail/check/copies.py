@@ -58,9 +58,7 @@ class Copies(ShortRepr):
 
     def groups(self) -> list[list[int]]:
         """The rows of each chain of two or more, in order."""
-        order = np.argsort(self.chains, kind="stable")
-        starts = np.flatnonzero(np.diff(self.chains[order], prepend=-1))
-        return [rows.tolist() for rows in np.split(order, starts[1:]) if len(rows) > 1]
+        return rows_of(self.chains)
 
 
 def disagreeing(groups: Sequence[Sequence[int]], labels: Sequence[str]) -> list[Sequence[int]]:
@@ -115,6 +113,12 @@ def chains_of(count: int, pairs: Int64[np.ndarray, "m 2"]) -> Int64[np.ndarray, 
         first = first[first]
         if (first == before).all():
             return first
+
+
+def rows_of(chains: Int64[np.ndarray, " n"]) -> list[list[int]]:
+    """The rows of each chain of two or more."""
+    order = np.argsort(chains, kind="stable")
+    return [rows.tolist() for rows in np.split(order, np.flatnonzero(np.diff(chains[order])) + 1) if len(rows) > 1]
 
 
 # ---- pictures that are nearly the same

@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
-from vitrail.check.copies import Copies, chains_of, disagreeing
+from vitrail.check.copies import Copies, chains_of, disagreeing, rows_of
 from vitrail.check.groups import Grouping
 from vitrail.check.survey import MODES, Survey
 from vitrail.data.columns import ALL, TRAIN, Samples
@@ -152,11 +152,11 @@ class Looked:
         return _said(sum(of[split] for split in [*self.splits][1:]), words, of=" and ".join(parts))
 
 
-def thumbnail(image: Any) -> UInt8[np.ndarray, "h w *c"]:
+def thumbnail(image: Any, side: int = SIDE) -> UInt8[np.ndarray, "h w *c"]:
     """A decoded image, small, grey or in colour."""
     bits = 16 if DEEP in image.info else bits_of(image) or None
     image = convert_mode(image, 1 if image.mode in ("1", "L") else 3, bits=bits)
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((side, side))
     return np.asarray(image)
 
 
@@ -191,12 +191,6 @@ def _exact(seen: Looked) -> list[list[int]]:
     """The rows of each content that is there more than once."""
     chains = chains_of(len(seen.survey), seen.copies.pairs[seen.copies.kinds == 0])
     return rows_of(chains)
-
-
-def rows_of(chains: Int64[np.ndarray, " n"]) -> list[list[int]]:
-    """The rows of each chain of two or more."""
-    order = np.argsort(chains, kind="stable")
-    return [rows.tolist() for rows in np.split(order, np.flatnonzero(np.diff(chains[order])) + 1) if len(rows) > 1]
 
 
 def _labels(seen: Looked) -> Iterator[Finding]:

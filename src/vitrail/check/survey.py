@@ -54,6 +54,7 @@ COLOUR = 8  # sides of a thumbnail of its two colour differences
 SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
 TOGETHER = 64  # images that a process is given at a time
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
+QUICK = 5000  # images that are looked at in some seconds, at most
 SORTED = 100_000  # names that are sorted, at most
 VERSION = 2  # of what is kept
 
@@ -178,6 +179,12 @@ def survey(
     return Survey(tuple(raw.splits), rows[seen], names, problems, tuple(cameras), int(first[-1]) - len(seen))
 
 
+def quick_survey(raw: RawDataset, seconds: float, progress: Callable[[int, int], object]) -> Survey:
+    """A survey of at most `QUICK` images, in some seconds."""
+    alone = raw.count <= TOGETHER or sys.platform != "linux"  # where processes begin within seconds
+    return survey(raw, progress, workers=0 if alone else None, most=QUICK, seconds=seconds)
+
+
 def _order(splits: Sequence[Images], most: int | None) -> Int64[np.ndarray, " m"]:
     """The images of all splits, numbered through, in the order in which they are looked at."""
     sizes = [*map(len, splits)]
@@ -185,17 +192,11 @@ def _order(splits: Sequence[Images], most: int | None) -> Int64[np.ndarray, " m"
         return np.arange(sum(sizes))
     keys = np.concatenate([np.arange(size) / max(1, size) for size in sizes])  # where each stands in its split
     if len(keys) <= SORTED:
-        keys = np.array([_beside(name) for images in splits for name in images.names()], object)
+        names = (name.split("/")[-2:] for images in splits for name in images.names())
+        keys = np.array(["/".join(part for part in some if split_of(part) is None) for some in names], object)
     blocks = np.split(np.argsort(keys, kind="stable"), range(TOGETHER, len(keys), TOGETHER))
     drawn = np.random.default_rng(0).permutation(len(blocks)).tolist()
     return np.concatenate([blocks[number] for number in drawn])[:most]
-
-
-def _beside(name: str) -> str:
-    """By what names are sorted: file and folder, but for a split's."""
-    folder, _, file = name.rpartition("/")
-    inner = folder.rpartition("/")[2]
-    return file if split_of(inner) else f"{inner}/{file}"
 
 
 # ---- what is kept

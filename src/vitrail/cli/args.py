@@ -384,18 +384,20 @@ class SimilarOptions(Inference, ColumnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Data(LayoutOptions):
-    """Prepare data: check them on a page, or pack images into tar shards (webdataset), which every verb reads.
+    """Prepare data: check them on a page, show what a network sees of them, or pack images into tar shards.
 
     The action check looks at all images, says what is wrong, what belongs together and what to do first, and ends with
-    exit code 3 if the data contradict themselves. No file of the data is touched.
+    exit code 3 if the data contradict themselves. show puts images of each class on a page as a network sees them, in
+    an evaluation and in a training, beside what they were. pack writes shards (webdataset), which every verb reads. No
+    file of the data is touched.
 
     Example: vitrail data pack ./photos --out packed
 
     Attributes:
-        action: pack or check
+        action: pack, check or show
         data: A named data set, a folder, a list or shards
-        out: Of pack the folder for the shards; if interrupted, the same command continues. Of check the page (.html);
-            default: data.html.
+        out: Of pack the folder for the shards; if interrupted, the same command continues. Of check and show the page
+            (.html); default: data.html, show.html.
         shorter_side: Scale larger images down to this, in pixels; default: every file as it is.
         quality: With --shorter-side: JPEG quality, 1 to 100; default: 90.
         shard_size: Largest size of a shard in megabytes; default: 128.
@@ -405,6 +407,14 @@ class Data(LayoutOptions):
         fix_split: Of check: also write a list (.csv) with path, label, split and group, where groups and copies stand
             on one side of the split.
         crops: Of check: also look for images that are a part of another one, which takes minutes for some thousands.
+        recipe: Of show, as the following: named training settings; default: those that a training chooses.
+        image_size: Size that images are resized to, in pixels.
+        resize: How images of other proportions get that size: crop (keeps the centre), squash or pad.
+        init: Pretrained weights that a training starts from, which say how images are read.
+        seed: Of what is changed at random; default: 0.
+        config: The config.yaml of a run.
+        task: What is learnt, where the columns allow more than one task: classify or sequences.
+        count: Images of each class; default: 3.
         data_root: Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.
         json: Print one JSON object: what was written, and what was left out; or what was found.
     """
@@ -412,11 +422,12 @@ class Data(LayoutOptions):
     OF: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("shorter_side", "quality", "shard_size"), "pack"),
         **dict.fromkeys(("model", "fix_split", "crops"), "check"),
+        **dict.fromkeys(("recipe", "image_size", "resize", "init", "seed", "config", "task", "count"), "show"),
     }
 
-    action: Literal["pack", "check"] = positional()
+    action: Literal["pack", "check", "show"] = positional()
     data: str = positional()
-    out: Path | None = option(example="packed", unless="action=check")
+    out: Path | None = option(example="packed", unless="action=check action=show")
     shorter_side: int | None = None
     quality: int | None = option(needs="shorter_side")
     shard_size: int | None = None
@@ -424,6 +435,14 @@ class Data(LayoutOptions):
     device: str = option("auto", needs="model")
     fix_split: Path | None = option(example="split.csv")
     crops: bool = False
+    recipe: str | None = option(metavar="NAME")
+    image_size: int | tuple[int, int] | None = option(metavar=SIDES)
+    resize: Literal["crop", "squash", "pad"] | None = None
+    init: str | None = option(metavar="WEIGHTS")
+    seed: int | None = None
+    config: Path | None = None
+    task: str | None = option(metavar="NAME")
+    count: int | None = option(least=1)
     data_root: Path | None = None
     json: bool = False
 

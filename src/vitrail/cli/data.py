@@ -1,7 +1,8 @@
-"""`vitrail data`: what is wrong in data and what belongs together in them, on a page; and images in shards."""
+"""`vitrail data`: what is wrong in data, and what a network sees of them, each on a page; and images in shards."""
 
 import errno
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from vitrail.check.check import DataReport, check_data
@@ -11,13 +12,16 @@ from vitrail.data.columns import ALL
 from vitrail.data.layout import Layout
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
-from vitrail.io import FULL, data_place, home_out, once, page_writer
+from vitrail.io import FULL, data_place, home_out, once, page_writer, show_place
 from vitrail.model import load
+from vitrail.options import TrainOptions
+
+KEEPING_ALL = " --resize squash stretches it, --resize pad fits it in."
 
 
 def run(options: Data, command: str) -> int:
     """The action that is named."""
-    return _check(options, command) if options.action == "check" else _pack(options, command)
+    return {"check": _check, "show": _show, "pack": _pack}[options.action](options, command)
 
 
 def _check(options: Data, command: str) -> int:
@@ -70,6 +74,26 @@ def _print_report(found: DataReport, seconds: float) -> None:
         sides = ", ".join(f"{name} {count:,}" for name, count in found.fixed["splits"].items())
         moved = "" if ALL in found.splits else f"; {found.fixed['moved']:,} changed their split"
         print_line(f"the list  {found.fixed['out']}  {sides}{moved}")
+
+
+def _show(options: Data, command: str) -> int:
+    """Write the page of images as a network sees them, and say how much is cut away."""
+    from vitrail.training.show import IMAGES, show_data  # with all that a training decides
+
+    began, write = time.perf_counter(), page_writer(show_place, options.out)
+    given = {each.name: getattr(options, each.name, None) for each in fields(TrainOptions)}
+    chosen = TrainOptions(**{name: value for name, value in given.items() if value is not None})
+    with progress_bar("looking at sizes") as progress:
+        found = show_data(options.data, chosen, images=options.count or IMAGES, progress=progress)
+    page = write(found.page(command))
+    if options.json:
+        print_json({**found.to_dict(), "page": str(page), "seconds": time.perf_counter() - began})
+    else:
+        for note in found.notes:
+            warn(note)
+        print_line(found.sentence + KEEPING_ALL * bool(found.lost["tenth"]))
+        print_line(f"the page  {page}")
+    return 0
 
 
 def _pack(options: Data, command: str) -> int:

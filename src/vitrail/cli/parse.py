@@ -52,7 +52,7 @@ def positional(default: Any = MISSING, *, help: str = "", example: str = "", unl
         default: It is required where there is none.
         help: What it names, where the docstring of the class does not state it.
         example: What a hint types, instead of the usual word of `EXAMPLES`.
-        unless: It is required, but for the option of this name.
+        unless: It is required, but for an option of one of these names.
     """
     stated = {"help": help, "positional": True, "example": example, "unless": unless}
     return field(default=default, metadata=stated)
@@ -217,7 +217,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
         values[name] = tuple(found) if option.many else option.read(found[0], hint)
     needed = {name: one for name, one in options.items() if one.required}
     said = {*values, *(f"{name}={value}" for name, value in values.items())}
-    missing = [one for name, one in needed.items() if not {name, one.stated("unless")} & said]
+    missing = [one for name, one in needed.items() if not {name, *(one.stated("unless") or "").split()} & said]
     for one in missing:
         about = re.split(r"[;.] | \(", one.help.rstrip("."))[0]
         problem = f"vitrail {verb} needs {one.flag} ({about[0].lower()}{about[1:]})"

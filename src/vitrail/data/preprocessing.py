@@ -207,6 +207,13 @@ class Preprocessing:
         plain: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
         return Preprocessing(**plain)
 
+    def part(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """What is seen of an image of this size: left, top, right and bottom in its own pixels."""
+        if self.resize == "pad":
+            return 0.0, 0.0, float(width), float(height)
+        scaled = self._scaled(height, width)
+        return _box_of(self._corner(scaled, self.size), self.size, scaled, (height, width))
+
     def _resized(self, image: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
         resampling = RESAMPLING[self.interpolation]
@@ -217,8 +224,7 @@ class Preprocessing:
             most = LONGEST * height, LONGEST * width
             if whole and self.resize == "crop":
                 height, width = min(scaled[0], most[0]), min(scaled[1], most[1])
-            rests = scaled[0] - height, scaled[1] - width
-            top, left = (rest // 2 if self.centre == "down" else round(rest / 2) for rest in rests)
+            top, left = self._corner(scaled, (height, width))
             if scaled[0] <= most[0] and scaled[1] <= most[1]:
                 entire = image.resize((scaled[1], scaled[0]), resampling)
                 return entire.crop((left, top, left + width, top + height))
@@ -230,6 +236,11 @@ class Preprocessing:
         left, top = (width - fitted[0]) // 2, (height - fitted[1]) // 2
         canvas.paste(image.resize(fitted, resampling), (left, top))
         return canvas
+
+    def _corner(self, scaled: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+        """Top and left of the centre of a scaled image."""
+        top, left = (whole - part for whole, part in zip(scaled, size, strict=True))
+        return (top // 2, left // 2) if self.centre == "down" else (round(top / 2), round(left / 2))
 
     def _scaled(self, high: int, wide: int) -> tuple[int, int]:
         """Height and width of an image scaled to cover size / crop_pct.

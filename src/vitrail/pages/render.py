@@ -29,7 +29,7 @@ from markupsafe import Markup, escape as escaped
 from PIL import Image
 
 from vitrail import text as words
-from vitrail.io import DATA, EVALUATION, EXPLANATION, SIMILAR
+from vitrail.io import DATA, EVALUATION, EXPLANATION, SHOW, SIMILAR
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
@@ -324,6 +324,17 @@ def data_page(report: Any, groups: Sequence[Mapping[str, Any]], command: str = "
     """
     values = {"report": report, "groups": groups, "command": command}
     return document("data.html", f"{words.short_paths(report.data)} · data", DATA, values)
+
+
+def show_page(shown: Any, command: str = "") -> str:
+    """The page of images as a network sees them, each beside what it was, with what is cut away of it.
+
+    Args:
+        shown: A `vitrail.training.show.ShownData`, whose values the template reads.
+        command: The command line that made the page.
+    """
+    values = {"shown": shown, "reads": shown.input, "changes": shown.settings.augmentation, "command": command}
+    return document("show.html", f"{words.short_paths(shown.data)} · as a network sees it", SHOW, values)
 
 
 # ---- in a notebook

@@ -311,8 +311,11 @@ def prepare_run(
     )
 
 
-def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
-    """The preprocessing, with measured mean and standard deviation, and the training and validation images."""
+def shapes_of(settings: Settings) -> tuple[Preprocessing, Preprocessing]:
+    """How images are read, and how those of training are fetched: larger, where random parts of them are taken.
+
+    Mean and standard deviation are those of pretrained weights, else a half: they are measured later.
+    """
     network = image_config(settings.network)
     assert network is not None
     crops = settings.resize == "crop" and settings.decode_size
@@ -329,12 +332,18 @@ def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Pre
     )
     larger = settings.decode_size / network.image[0] if settings.decode_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
-    whole = settings.augmentation.crops  # else training shows what evaluation shows
-    as_fetched = replace(shape, size=fetched, crop_pct=1.0) if whole else shape
-    train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
+    if not settings.augmentation.crops:  # training shows what evaluation shows
+        return shape, shape
+    return shape, replace(shape, size=fetched, crop_pct=1.0)
+
+
+def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
+    """The preprocessing, with measured mean and standard deviation, and the training and validation images."""
+    shape, as_fetched = shapes_of(settings)
+    train = _loader(dataset, TRAIN, as_fetched, settings, listen, settings.augmentation.crops)
     validation = _loader(dataset, VALIDATION, shape, settings, listen)
-    if stated is not None:
-        return stated, train, validation
+    if settings.initial is not None:
+        return shape, train, validation
     some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
     sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
     mean, std = measure_statistics(image for part in sample for image in part.images())

@@ -154,10 +154,10 @@ def _check(request: Request, dataset: Dataset, settings: Settings, listen: Liste
         return
     from vitrail.check.check import check_quickly  # with all that looks at images, which other runs do not need
 
-    raw, limit = RawDataset(dataset.root, dataset.splits), settings.optimization.max_time
-    seconds = min(CHECK_SECONDS, CHECK_PART * limit) if limit else CHECK_SECONDS
+    seconds = min(CHECK_SECONDS, CHECK_PART * (settings.optimization.max_time or math.inf))
     about = request.data, settings.layout, seconds, settings.resize == "crop"
-    for line in check_quickly(raw, *about, lambda done, whole: listen(Reading("a quick check", done, whole))):
+    progress = partial(Reading, "a quick check")
+    for line in check_quickly(RawDataset(dataset.root, dataset.splits), *about, lambda *done: listen(progress(*done))):
         listen(line)
 
 
