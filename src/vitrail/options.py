@@ -126,7 +126,8 @@ class DataOptions(LayoutOptions):
     """What is learnt, from which data, and by which recipe.
 
     Attributes:
-        task: The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.
+        task: The task: classify (a column label), multilabel (a column labels), regression (a column number) or
+            sequences (a column text); auto takes what the columns allow.
         split_seed: Seed of the choice of held-out images, where the data have no split of their own; default: 0.
         fractions: How data without splits are divided: 80/10/10 for training, validation and test, or 90/10 without
             test; default: a tenth is held out for validation.

@@ -89,6 +89,7 @@ def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
 
 def test_numbers_are_matched_by_name() -> None:
     column = Quantities(np.array([[0.0, 50.0], [-0.5, np.nan]]), ("score", "age"))
+    assert [column.word(row) for row in range(2)] == ["0, 50", "-0.5, "]
     found = TWO.targets(TWO.match(column).column.values).numpy()
     assert found[0].tolist() == [1.0, 2.0]
     assert np.isnan(found[1, 0])

@@ -13,7 +13,6 @@ import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.training.tiny import options
-from vitrail.data.layout import Layout
 from vitrail.errors import DataError, UsageError
 from vitrail.io import SHOW, is_page
 from vitrail.training.configuration.request import Request
@@ -100,17 +99,16 @@ def test_how_much_is_cut_away_is_counted_and_comes_first(tmp_path: Path) -> None
     assert wide.lost == {"of": 24, "tenth": 23, "third": 23}  # one has these proportions
 
 
-def test_images_with_several_labels_or_none_are_shown_and_texts_are_not(photos: Path, tmp_path: Path) -> None:
+def test_images_of_every_task_are_shown_and_texts_are_not(photos: Path, tmp_path: Path) -> None:
     files = sorted(photos.rglob("*.*"))
-    rows = [f"{file},{'red|round' if row % 2 else 'red'}" for row, file in enumerate(files)]
-    (tmp_path / "several.csv").write_text("\n".join(["path,labels", *rows]))
-    several = vitrail.show_data(tmp_path / "several.csv", options("photos"), images=2)
-    assert (len(several.images), dict(several.classes)) == (8, {})
-    assert {each.label for each in several.images} == {"red", "red, round"}
-    (tmp_path / "none.csv").write_text("\n".join(["path", *map(str, files)]))
-    assert {each.label for each in vitrail.show_data(tmp_path / "none.csv", options("photos")).images} == {""}
-    listed = vitrail.show_data(tmp_path / "several.csv", replace(options("photos"), label_column="labels"))
-    assert len(listed.images) == 12
+    values = {"labels": ("red|round", "red"), "label": (0.5, 1.75), "text": ("ab", "ba")}
+    for column, both in values.items():  # two labels, of which one is the rarer; low and high numbers; texts
+        rows = [f"{file},{both[row % 2]}" for row, file in enumerate(files)]
+        (tmp_path / f"{column}.csv").write_text("\n".join([f"path,{column}", *rows]))
+        shown = vitrail.show_data(tmp_path / f"{column}.csv", images=2)
+        assert (len(shown.images), dict(shown.classes)) == (8 if column == "text" else 4, {}), column
+        words = {"red|round": "red, round"}
+        assert {each.label for each in shown.images} == {words.get(str(one), str(one)) for one in both}, column
     pairs = [(np.full((16, 16, 3), 9 * n, np.uint8), "ab"[n % 2]) for n in range(20)]
     assert len(vitrail.show_data(pairs, options("photos")).images) == 6
     with must_raise(DataError, "sort-digits"):
@@ -118,8 +116,7 @@ def test_images_with_several_labels_or_none_are_shown_and_texts_are_not(photos: 
     with must_raise(DataError, "nowhere"):
         vitrail.show_data(tmp_path / "nowhere")
     with must_raise(UsageError, "nosuch"):
-        vitrail.show_data(tmp_path / "several.csv", replace(options("photos"), recipe="nosuch"))
-    assert Layout.of(options("photos")) == Layout()
+        vitrail.show_data(photos, replace(options("photos"), recipe="nosuch"))
 
 
 def test_the_page_has_every_image_and_stays_as_small_as_it_is(photos: Path, tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ class Data(LayoutOptions):
         init: Pretrained weights that a training starts from, which say how images are read.
         seed: Of what is changed at random; default: 0.
         config: The config.yaml of a run.
-        task: What is learnt, where the columns allow more than one task: classify or sequences.
+        task: What is learnt, where the columns allow more than one task; see vitrail train --help.
         count: Images of each class; default: 3.
         data_root: Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.
         json: Print one JSON object: what was written, and what was left out; or what was found.

@@ -86,6 +86,10 @@ class Quantities(Values):
             problem = f"{self.values.shape[1:]} numbers a sample for {len(self.names)} names"
             raise UsageError(problem, "one column for each name")
 
+    def word(self, index: int) -> str:
+        """Its numbers; of one that nobody knows nothing."""
+        return ", ".join("" if np.isnan(value) else f"{value:.15g}" for value in self.values[index].tolist())
+
     def strata(self) -> Int64[np.ndarray, " n"]:
         """The tenth in which the first number of each lies; samples where it is not known are of one more."""
         first = self.values[:, 0]

@@ -5,9 +5,7 @@ for it: what is changed at random depends on seed, epoch and image alone, and th
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,12 @@ from vitrail.arguments import typed
 from vitrail.check.findings import thumbnail
 from vitrail.check.survey import quick_survey
 from vitrail.data.augmentation import apply, draw
-from vitrail.data.columns import LABEL, LABELS, TRAIN, Labels, RawDataset
+from vitrail.data.columns import TRAIN, Labels, RawDataset
 from vitrail.data.images import evenly, what_to_try
 from vitrail.data.layout import Layout
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.sources import Data, name_passed, read
+from vitrail.data.sources import Data, name_passed
 from vitrail.errors import DataError, counted
 from vitrail.features.embed import Progress
 from vitrail.options import TrainOptions
@@ -46,7 +44,7 @@ class SeenImage(ShortRepr):
 
     Attributes:
         name: Of the image.
-        label: Its class or classes; empty where there is none.
+        label: What is learnt of it, in words.
         part: What an evaluation sees of it: left, top, right and bottom as fractions of its sides.
         original: A small copy.
         views: As an evaluation sees it; then as the first epochs of a training see it, where they see anything else.
@@ -71,8 +69,8 @@ class ShownData(ShortRepr):
         data: What is shown.
         settings: Of the training.
         input: How an evaluation reads an image.
-        classes: Training images of each class; empty where images have none, or several.
-        images: Training images, some of each class, class by class; of a class that first of which most is cut away.
+        classes: Training images of each class; empty where an image has no class, or several labels.
+        images: Training images, some of each class, class by class; that first of which most is cut away.
         lost: How many training images lose more than a `tenth` and a `third` of their length in an evaluation, as their
             proportions are others than those of the network; `of` how many, of which the sizes were looked at.
         notes: On the data and on each choice, one sentence each.
@@ -126,9 +124,9 @@ def show_data(
     """Training images of each class as a training with these options would see them; nothing is trained or written.
 
     Args:
-        data: As for `train`; but images of a path may have no class, or several.
+        data: As for `train`: images of any task.
         options: As for `train`, of which those of data, size, recipe, pretrained weights and seed count.
-        images: Of each class, of at most 12 classes.
+        images: Of each class, of at most 12 classes; likewise of those that have a label, or a number near another.
         progress: Called with images of which the size was looked at, and all.
 
     Raises:
@@ -136,26 +134,17 @@ def show_data(
         DataError: The data cannot be used, or hold texts; or no image that is to be shown can be read.
     """
     name, reader = name_passed(data, None, Layout.of(options))
-    request = with_file(Request(data=name, options=options, own=Own(reader=reader)))
-    notes, known = list[str](), (LABEL, LABELS)
-    decided = partial(decide, listen=lambda event: None, note=lambda *sentences: notes.extend(sentences))
-    try:
-        settings, dataset, *_ = decided(request)
-    except DataError as error:
-        if reader is not None:
-            raise
-        own = Own(reader=partial(_with_classes, Layout(**request.section("layout"))))
-        settings, dataset, *_ = decided(replace(request, own=own))
-        notes, known = [*notes, f"{error.problem}: a training refuses them"], (LABELS,)
+    request, notes = with_file(Request(data=name, options=options, own=Own(reader=reader))), list[str]()
+    settings, dataset, *_ = decide(request, lambda event: None, lambda *sentences: notes.extend(sentences))
     if dataset.reads_text:
         raise DataError(f"{name} contains texts, but images are wanted", "name a folder or list of images")
     train, a, (shape, fetched) = dataset.train, settings.augmentation, shapes_of(settings)
-    column = next((train.column(each) for each in known if each in train.columns), None)
+    column = train.column(dataset.column)
     of = quick_survey(RawDataset(dataset.root, {TRAIN: train}), CHECK_SECONDS, progress)
     rows, (high, wide) = of.rows[of.readable], shape.size
     ratio = rows["width"] * high / (rows["height"] * wide)
     lost = 1 - np.minimum(ratio, 1 / ratio) if shape.resize == "crop" else np.zeros(len(rows))
-    index, strata = rows["index"][np.argsort(-lost, kind="stable")], None if column is None else column.strata()
+    index, strata = rows["index"][np.argsort(-lost, kind="stable")], column.strata()
     kinds, many = (index * 0, 4 * images) if strata is None else (strata[index], images)
     some = [evenly(index[kinds == kind].tolist(), many) for kind in evenly(np.unique(kinds).tolist(), CLASSES)]
     if not some:
@@ -170,20 +159,11 @@ def show_data(
         image = train.images.open(row)
         part = np.array(shape.part(*image.size)) / [*image.size, *image.size]
         views = (_small(pixels) for pixels in (shape.to_uint8(image), *(each[place] for each in drawn)))
-        about = train.name(row), "" if column is None else column.word(row), tuple(part.tolist())
+        about = train.name(row), column.word(row), tuple(part.tolist())
         shown.append(SeenImage(*about, thumbnail(image, SIDE), tuple(views)))
     counts = {"of": len(lost), "tenth": int((lost > 1 / 10).sum()), "third": int((lost > 1 / 3).sum())}
-    classes = train.column(LABEL).counts() if LABEL in known and LABEL in train.columns else {}
+    classes = column.counts() if isinstance(column, Labels) else {}
     return ShownData(name, settings, shape, classes, tuple(shown), counts, tuple(notes))
-
-
-def _with_classes(layout: Layout, data: str, root: Path | None) -> RawDataset:
-    """Images without one class each as if they had: those that a training refuses are read and changed alike."""
-    raw, names = read(data, root, layout=layout), ("any", "other")
-    if LABEL in raw.columns() or not next(iter(raw.splits.values())).has_images:
-        return raw  # which is refused again
-    splits = {split: each.holding(LABEL, Labels(np.arange(len(each)) % 2, names)) for split, each in raw.splits.items()}
-    return replace(raw, splits=splits)
 
 
 def _small(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "high wide *c"]:
