@@ -93,13 +93,13 @@ def test_processes_find_what_one_finds_and_in_order(zoo: Path) -> None:
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the images that were read."""
-    names, look = list[str](), survey_module._look
+    names, look = list[str](), survey_module._look_at
 
     def noted(images: Images, index: int) -> object:
         names.append(Path(images.name(index)).name)
         return look(images, index)
 
-    monkeypatch.setattr(survey_module, "_look", noted)
+    monkeypatch.setattr(survey_module, "_look_at", noted)
     return names
 
 

@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from tests.errors import must_raise
 from vitrail.data import loader as loader_module
 from vitrail.data.images import ArrayImages, FileImages, open_image
 from vitrail.data.loader import (
@@ -27,7 +26,7 @@ from vitrail.data.loader import (
     open_loader,
 )
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, RunError
+from vitrail.errors import DataError
 
 SHAPE = Preprocessing((16, 20))
 WANTED = [np.array([3, 0, 7]), np.array([7]), np.array([1, 2, 59, 4])]
@@ -101,29 +100,6 @@ def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before), "the random numbers of a training do not move on"
     with pytest.raises(AssertionError):
         list(left)
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, ConnectionResetError, EOFError])
-def test_a_worker_that_is_ended_from_outside_is_named(
-    photo_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
-) -> None:
-    """Torch tells it in one of these ways, and other errors stay what they are."""
-    loader = StreamedLoader(files(photo_folder), SHAPE, workers=1)
-
-    def dying(*given: object) -> object:
-        raise error
-
-    class Dead:
-        __iter__ = lambda self: self  # noqa: E731
-        __next__ = dying
-
-    monkeypatch.setattr(loader, "_decoded", Dead())
-    error = kind("DataLoader worker (pid(s) 7) exited unexpectedly")
-    with must_raise(RunError, named="7"):
-        next(loader.fetch([np.array([0])]))
-    error = RuntimeError("another")
-    with pytest.raises(RuntimeError, match="another"):
-        next(loader.fetch([np.array([0])]))
 
 
 def waiting_signals(process: int | None) -> int:

@@ -13,19 +13,14 @@ import io
 import json
 import math
 import os
-import signal
 import sys
 import time
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +33,9 @@ from PIL import ExifTags, Image
 from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import DEEP, FORMATS, HASH, HEIF, Images, bits_of, convert_mode, formats_of, open_image
-from vitrail.data.loader import begin_worker, signals_blocked
 from vitrail.data.pictures import GREY, grey_thumbnail
 from vitrail.data.tensor_files import read_tensors, write_tensors
+from vitrail.data.workers import TOGETHER, in_workers
 from vitrail.errors import DataError
 from vitrail.io import user_cache
 from vitrail.runtime import cores
@@ -52,7 +47,6 @@ KINDS = (*FORMATS, "MPO", HEIF, "other")
 SIDE = 256  # pixels of the shorter side of an image that is measured; larger ones are scaled down to it
 COLOUR = 8  # sides of a thumbnail of its two colour differences
 SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what stands for its sharpness
-TOGETHER = 64  # images that a process is given at a time
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
 QUICK = 5000  # images that are looked at in some seconds, at most
 SORTED = 100_000  # names that are sorted, at most
@@ -157,12 +151,16 @@ def survey(
         known, others = _take_kept(kept, rows, cameras)
     missing = np.searchsorted(chosen, order)
     missing = missing[~known[missing]].tolist()
-    if workers is None:
-        workers = min(cores(), -(-len(missing) // TOGETHER))
+    workers = cores() if workers is None else workers
     progress(len(rows) - len(missing), len(rows))
-    looks = _look_at_all(splits, rows, missing, workers, until)
+    look = partial(_look, splits, rows["split"].copy(), rows["index"].copy())
+    every = in_workers(look, missing, workers, PATIENCE, until)
+    if not workers:
+        every = ((row, look(row)) for row in takewhile(lambda _: time.monotonic() < until, missing))
     try:
-        for done, (row, found) in enumerate(looks, len(rows) - len(missing) + 1):
+        for done, (row, found) in enumerate(every, len(rows) - len(missing) + 1):
+            if isinstance(found, str):
+                found = _Found(_NOTHING, f"{splits[rows['split'][row]].name(int(rows['index'][row]))}: {found}")
             place, rows[row] = rows[_PLACE][row].copy(), np.frombuffer(found.row, ROW)[0]
             rows[_PLACE][row] = place
             rows["camera"][row] = cameras.setdefault(found.camera, len(cameras))
@@ -255,8 +253,12 @@ class _Found(NamedTuple):
     camera: str = ""
 
 
-def _look(images: Images, index: int) -> _Found:
-    """Read an image once."""
+def _look(splits: Sequence[Images], split: NDArray[Any], index: NDArray[Any], row: int) -> _Found:
+    """Read the image of a row once: that of such a split, and with this index in it."""
+    return _look_at(splits[split[row]], int(index[row]))
+
+
+def _look_at(images: Images, index: int) -> _Found:
     row, camera = np.zeros((), ROW), ""
     try:
         if images.encoded:
@@ -330,86 +332,3 @@ def _sharpness(light: UInt8[np.ndarray, "h w"]) -> float:
     around = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
     steps = np.bincount(np.abs(4 * wide[1:-1, 1:-1] - around).ravel())
     return float(np.searchsorted(np.cumsum(steps), SHARPEST * steps.sum())) / 1020
-
-
-# ---- many images, by processes
-
-
-class _Worker:
-    """A process that looks at images, and the rows that it still has to answer."""
-
-    def __init__(self, splits: Sequence[Images], rows: NDArray[Any], left: Sequence[int]) -> None:
-        context = get_context("fork" if sys.platform == "linux" else None)
-        self.rows, self.left = rows, deque[int]()
-        self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(splits, theirs), daemon=True)
-        with signals_blocked():
-            self.process.start()
-        theirs.close()
-        self.give(left)
-
-    def give(self, rows: Sequence[int]) -> None:
-        """More to look at."""
-        self.left.extend(rows)
-        with suppress(OSError):  # it is dead, which its answer shows
-            self.pipe.send(self.rows[["split", "index"]][list(rows)].tolist())
-
-    def answer(self) -> _Found | str:
-        """What it found of the first that is left; how it ended, if it did."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            code = self.process.exitcode or 0
-            return f"the process that decoded it ended ({signal.Signals(-code).name if code < 0 else code})"
-
-    def end(self) -> None:
-        """End it, whatever it does."""
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
-def _serve(splits: Sequence[Images], pipe: Connection) -> None:
-    """What a process does: an answer for each place that it is given."""
-    begin_worker(0)
-    warnings.simplefilter("ignore")  # of Pillow's on odd files, which the rows tell
-    with suppress(EOFError, OSError):
-        while True:
-            for split, index in pipe.recv():
-                pipe.send(_look(splits[split], index))
-
-
-def _look_at_all(
-    splits: Sequence[Images], rows: NDArray[Any], missing: Sequence[int], workers: int, until: float
-) -> Iterator[tuple[int, _Found]]:
-    """What is missing, in any order; what a process died of, or did not answer in time, has that as its problem."""
-    if workers == 0:
-        for row in takewhile(lambda row: time.monotonic() < until, missing):
-            yield row, _look(splits[rows["split"][row]], int(rows["index"][row]))
-        return
-    waiting = deque(missing[first : first + TOGETHER] for first in range(0, len(missing), TOGETHER))
-    running = [_Worker(splits, rows, waiting.popleft()) for _ in range(min(workers, len(waiting)))]
-    try:
-        while running and (left := until - time.monotonic()) > 0:
-            answered = wait([each.pipe for each in running], min(PATIENCE, left))
-            if not answered and left < PATIENCE:
-                return
-            for worker in [each for each in running if each.pipe in answered or not answered]:
-                row, found = worker.left.popleft(), f"not decoded within {PATIENCE:.0f} s"
-                found = worker.answer() if answered else found
-                if isinstance(found, str):  # it is gone, or is to go
-                    problem = f"{splits[rows['split'][row]].name(int(rows['index'][row]))}: {found}"
-                    worker.end()
-                    running.remove(worker)
-                    worker, found = _Worker(splits, rows, worker.left), _Found(_NOTHING, problem)
-                    running.append(worker)
-                yield row, found
-                if not worker.left and waiting:
-                    worker.give(waiting.popleft())
-                elif not worker.left:
-                    running.remove(worker)
-                    worker.end()
-    finally:
-        for worker in running:
-            worker.end()

@@ -20,7 +20,7 @@ and nothing of one shows in another. What is used is what is stored: values that
 
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read_images
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
+from vitrail.data.workers import of_each
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.io import write_file
 
@@ -154,9 +155,10 @@ def draw_background(
 
         order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
         drawn = np.argsort(order, kind="stable")[: SOURCES * number]
-        with ThreadPoolExecutor(threads) as pool:
-            read = [image for image in pool.map(partial(_read, images, preprocessing), drawn.tolist()) if len(image)]
-        sources = torch.stack(read) if read else torch.empty(0, channels, height, width, dtype=torch.uint8)
+        pixels = dict(of_each(partial(_read, images, preprocessing), images, drawn.tolist(), threads))
+        read = [pixels[index] for index in drawn.tolist() if isinstance(pixels[index], np.ndarray)]
+        nothing = np.empty((0, channels, height, width), np.uint8)
+        sources = torch.from_numpy(np.stack(read) if read else nothing)
         fitting, _ = fit_into_file(make_background(sources, patch, seed), patch)
         if len(fitting):
             how = ", as JPEG" if fitting.numel() > MOST_BYTES else ""
@@ -181,12 +183,11 @@ def _number_of(count: int, channels: int, size: tuple[int, int], patch: Patch) -
     return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
 
 
-def _read(images: Images, preprocessing: Preprocessing, index: int) -> Tensor:
-    """The pixels of an image, (c, h, w); empty where it cannot be read."""
-    try:
-        return preprocessing.to_uint8(images.open(index))
-    except (DataError, OSError):  # the second by images of a person's own
-        return torch.empty(0)
+def _read(images: Images, preprocessing: Preprocessing, index: int) -> UInt8[np.ndarray, "c h w"] | None:
+    """The pixels of an image; none where it cannot be read."""
+    with suppress(DataError, OSError):  # the second by images of a person's own
+        return preprocessing.to_uint8(images.open(index)).numpy()
+    return None
 
 
 def open_background(

@@ -1,4 +1,7 @@
-"""Two ways to the same uint8 pixels: a small set lives in memory, a large one is decoded by worker processes.
+"""Two ways to the same uint8 pixels: a small set lives in memory, a large one is decoded when it is needed.
+
+Files are decoded by processes, but for a few of them and where processes cannot be forked. Where one dies, another goes
+on; an image at which two did counts as one that cannot be read.
 
 A loader returns the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
 both, so a training does not depend on which one it has. A loader is made once for a whole run: its worker processes
@@ -10,19 +13,15 @@ its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
 """
 
 import abc
-import ctypes
 import math
+import mmap
 import multiprocessing
 import os
-import signal
-import sys
-import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from vitrail.arguments import typed
 from vitrail.data.augmentation import frames_of
@@ -38,6 +37,7 @@ from vitrail.data.columns import PADDING, Texts, Vocabulary
 from vitrail.data.images import HASH, ArrayImages, Images, evenly
 from vitrail.data.pictures import PICTURE, are_told_apart, picture_hash
 from vitrail.data.preprocessing import LONGEST, Preprocessing
+from vitrail.data.workers import FORK, begin_worker, child_handler_kept, how_ended, of_each, signals_blocked
 from vitrail.errors import DataError, Hint, RunError, worker_ended
 from vitrail.runtime import cores
 from vitrail.text import ShortRepr
@@ -45,7 +45,7 @@ from vitrail.text import ShortRepr
 RESIDENT_BYTES = 2**30  # larger sets are streamed
 UNREADABLE = 0.01  # of the images of a set, at most
 REPAIRED = "repair or move these files, then run the same command again"
-PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when its parent ends
+RESTARTS = 10  # of worker processes that ended at no image twice: they have too little memory
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
@@ -172,18 +172,25 @@ class StreamedLoader(Loader):
         self.pictures = pictures
         self.workers = min(workers, cores())
         self.unreadable, self.contents = {}, no_contents(len(images))
-        self._passes = 0
+        self._passes, self._ends = 0, Counter[int]()
         self._wanted: list[_Wanted] = []  # of the pass under way; torch reads it at the start of each
         self._decoder = _Decoder(images, preprocessing, whole)
-        self._decoded = DataLoader(
+        self._decoded = self._with_workers()
+
+    def _with_workers(self) -> DataLoader:
+        """Torch's loader, which starts the workers at its first pass."""
+        self._decoder.at = torch.zeros(self.workers, 2, dtype=torch.int64).share_memory_()
+        self._processes = list[BaseProcess]()
+        return DataLoader(
             self._decoder,
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
             worker_init_fn=begin_worker if self.workers else None,
             persistent_workers=self.workers > 0,
-            pin_memory=pin,
+            pin_memory=self.pin,
             generator=torch.Generator(),  # else torch's random numbers, which are the training's, would move on
+            multiprocessing_context=FORK if self.workers else None,
         )
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
@@ -197,16 +204,45 @@ class StreamedLoader(Loader):
             yield from super().fetch(wanted, epoch)
             return
         self._passes += 1
-        mine, self._wanted[:] = self._passes, map(self._want, wanted)
-        with signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
-            decoded = iter(self._decoded)
-        for ids, _ in list(self._wanted):
+        mine, left, decoded = self._passes, deque(map(self._want, wanted)), None
+        while left:
             assert self._passes == mine, "one pass at a time"
             try:
+                decoded = decoded or self._begin(left)
                 found = next(decoded)
-            except (RuntimeError, ConnectionError, EOFError) as error:
-                raise (worker_ended(error) or error) from error
-            yield self._loaded(ids, found)
+            except Exception as error:
+                self._blame(error)
+                decoded = None
+                continue
+            yield self._loaded(left.popleft().ids, found)
+
+    def _begin(self, wanted: Iterable["_Wanted"]) -> Iterator[Any]:
+        """A pass, of which the first starts the workers."""
+        self._wanted[:], before = wanted, multiprocessing.active_children()
+        with signals_blocked(), child_handler_kept():
+            self._pass: Any = iter(self._decoded)
+        self._processes += [each for each in multiprocessing.active_children() if each not in before]
+        return self._pass
+
+    def _blame(self, error: Exception) -> None:
+        """Note at which images workers ended; one at which two did is not read any more.
+
+        Raises:
+            RunError: They end at other images each time, as where memory is short; or the error, if it is another.
+        """
+        dead = {each.pid: each for each in self._processes if not each.is_alive()}
+        at = {index: dead[process] for process, index in self._decoder.at.tolist() if process in dead}
+        self._pass._shutdown_workers()  # now: the error holds it, and what is let go with that is so in any order
+        self._decoded = self._with_workers()
+        self._ends.update([*at] or [-1])
+        alone = sum(count for index, count in self._ends.items() if index < 0 or count == 1)
+        if not dead and not isinstance(error, ConnectionError | EOFError):
+            raise error
+        if alone > RESTARTS:
+            raise (worker_ended(error) or error) from error
+        for index, process in at.items():
+            if index >= 0 and self._ends[index] > 1:
+                self._decoder.fatal[index] = f"{self.images.name(index)}: {how_ended(process)}"
 
     def _want(self, ids: NDArray[np.int64]) -> "_Wanted":
         """These, and of which the picture is looked at: of those that were not read before."""
@@ -235,8 +271,11 @@ class _Wanted(NamedTuple):
 class _Decoder(Dataset):
     """What a worker does: from ids to pixels, extents, a list of (row, id, problem), and hashes."""
 
+    at: Int64[Tensor, "workers 2"]  # of each worker the process, and the id that it reads; shared
+
     def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
+        self.fatal = dict[int, str]()  # what is not read, and why
 
     def __getitem__(self, index: _Wanted) -> tuple[Tensor, Tensor | None, list[Any], Any] | RunError:
         """A RunError, which ends the run, is handed over: torch would make another error of it."""
@@ -247,14 +286,18 @@ class _Decoder(Dataset):
             return error
         pixels, extents = fill_up(decoded) if self.whole else (torch.stack(decoded), None)
         unread = [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
+        self._note(-1)
         return pixels, extents, unread, hashes
 
     def one(self, index: int, picture: bool) -> tuple[Image, str, bytes]:
         """The pixels of one image, and the hashes of content and picture; black ones, and why, where it is not read."""
         wanted, least = self.preprocessing, None
+        self._note(index)
         if self.whole:  # for random crops, which change far more than what is left out here
             least = SPARE * math.ceil(max(wanted.size) / wanted.crop_pct)
         try:
+            if index in self.fatal:
+                raise DataError(self.fatal[index], REPAIRED)
             opened, known = self.images.read(index, least)
             pixels = wanted.to_uint8(opened, whole=self.whole)
             return pixels, "", known + (picture_hash(opened, wanted.bits) if picture else bytes(PICTURE))
@@ -263,43 +306,10 @@ class _Decoder(Dataset):
             problem = problem if name in problem else f"{name}: {problem}"
             return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem, b""
 
-
-STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, each process gets it
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Processes that are started within are not stopped by a signal: what started them is, and may still need them."""
-    if sys.platform != "linux":  # there it is torch that ends them
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def begin_worker(worker: int) -> None:
-    """One thread decodes; only the parent ends this process, by SIGTERM (as torch does) or by its own end.
-
-    Torch's workers look for their parent every 5 s, between two batches; one whose parent ended before, never.
-    """
-    torch.set_num_threads(1)
-    if sys.platform != "linux":
-        return
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_await_end, args=(parent.pid,), daemon=True).start()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent.pid:
-        os._exit(0)
-
-
-def _await_end(parent: int) -> None:
-    while signal.sigwaitinfo(STOPS).si_pid != parent:
-        pass
-    os._exit(0)
+    def _note(self, index: int) -> None:
+        """Where a worker is, for when it ends there."""
+        if (worker := get_worker_info()) is not None:
+            self.at.numpy()[worker.id] = os.getpid(), index
 
 
 def fill_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:
@@ -328,7 +338,7 @@ def load_resident(
     Args:
         images: The set.
         preprocessing: How an image becomes pixels.
-        threads: Images decoded at the same time (Pillow releases the interpreter lock).
+        threads: Images decoded at the same time, by processes or threads, see `vitrail.data.workers.of_each`.
         progress: Called with the number of images done.
         whole: Whether images keep their own shape; see `Preprocessing.to_uint8`.
         pin: Whether batches are pinned in memory, for a GPU.
@@ -342,19 +352,29 @@ def load_resident(
         contents = of_hashes([*map(images.content_hash, range(count))])
         contents[:, OF_PICTURE] = _pictures_of(images)[:, OF_PICTURE] if pictures else 0
         return ResidentLoader(list(fits) if whole else fits, pin=pin, contents=contents)
-    pixels: Tensor | list[Image] = [torch.empty(0)] * count
-    if not whole:  # of one size, in one piece from the start: never twice in memory
-        pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
-    unreadable, hashes = dict[int, str](), list[bytes]()
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        decoded = pool.map(_Decoder(images, preprocessing, whole).one, range(count), repeat(pictures))
-        for index, (one, problem, known) in enumerate(decoded):
-            pixels[index] = one
-            hashes.append(known)
-            if problem:
-                unreadable[index] = problem
-            progress(index + 1)
-    return ResidentLoader(pixels, unreadable, pin, of_hashes(hashes))
+    shape = preprocessing.channels, *preprocessing.size
+    size = math.prod(shape) * (LONGEST**2 if whole else 1)  # at most; of memory only what is filled is taken
+    room = torch.frombuffer(mmap.mmap(-1, max(1, count * size)), dtype=torch.uint8)[: count * size].view(count, size)
+    decode = partial(_decode_into, room, _Decoder(images, preprocessing, whole), pictures)
+    shapes: list[tuple[int, ...]] = [shape] * count
+    unreadable, hashes = dict[int, str](), [b""] * count
+    for done, (index, found) in enumerate(of_each(decode, images, range(count), threads), 1):
+        failed = f"{images.name(index)}: {found}" if isinstance(found, str) else ""
+        shapes[index], unreadable[index], hashes[index] = (shape, failed, b"") if failed else found
+        progress(done)
+    rows = zip(room, shapes, strict=True)
+    pixels = [row[: math.prod(own)].view(own) for row, own in rows] if whole else room.view(count, *shape)
+    bad = {index: problem for index, problem in sorted(unreadable.items()) if problem}
+    return ResidentLoader(pixels, bad, pin, of_hashes(hashes))
+
+
+def _decode_into(
+    room: UInt8[Tensor, "n size"], decoder: _Decoder, picture: bool, index: int
+) -> tuple[tuple[int, ...], str, bytes]:
+    """What a process or thread does: write the pixels of an image into its row, and give the rest of `one`."""
+    pixels, problem, known = decoder.one(index, picture)
+    room[index, : pixels.numel()] = pixels.flatten()
+    return tuple(pixels.shape), problem, known
 
 
 def _pictures_of(images: Images) -> Contents:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -21,6 +22,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.images import Images, bits_of, what_to_try
 from vitrail.data.sources import FORMATS, format_of
+from vitrail.data.workers import of_each
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model
 from vitrail.nn import ViTConfig
@@ -34,6 +36,7 @@ from vitrail.runs.settings import (
     read_given,
     settings_from_dict,
 )
+from vitrail.runtime import cores
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.recipes import FINE_TUNE, fitting_recipes, recipe_rows
@@ -49,6 +52,14 @@ HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
+
+
+class Opened(NamedTuple):
+    """Of an image its mode, width and height in pixels, and `bits_of` it."""
+
+    mode: str
+    size: tuple[int, int]
+    bits: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +226,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values = resize_settings(values, config.get("network", {}).get("image_size"))
         values = resize_settings(lay_over(values, config), options.image_size)
     values = lay_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
-    if values.get("bits") is None and (bits := max(map(bits_of, seen), default=0)):
+    if values.get("bits") is None and (bits := max((each.bits for each in seen), default=0)):
         values["bits"] = bits
     if source is not None:
         values["initial"]["reads"] |= {} if values.get("bits") is None else {"bits": values["bits"]}
@@ -251,7 +262,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)
     execution, notes = pick_execution(chosen, settings.network, settings.optimization, steps, read)
-    used = Counter(filter(None, map(bits_of, seen)))
+    used = Counter(each.bits for each in seen if each.bits)
     if used and min(used) < 16:
         many = ", ".join(f"{count} use {bits}" for bits, count in sorted(used.items()))
         notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({many}); see --bits"]
@@ -260,9 +271,9 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     return replace(settings, execution=execution), [announce(name, reason, recipe.reached), *notes]
 
 
-def cut_away(opened: Sequence[Any], size: tuple[int, int]) -> list[str]:
+def cut_away(opened: Sequence[Opened], size: tuple[int, int]) -> list[str]:
     """A sentence where the centre crop to a size (height, width) leaves less than half of a typical image."""
-    ratios = [(image.width * size[0]) / (image.height * size[1]) for image in opened]
+    ratios = [(image.size[0] * size[0]) / (image.size[1] * size[1]) for image in opened]
     kept = float(np.median([min(ratio, 1 / ratio) for ratio in ratios])) if ratios else 1.0
     if kept >= HALF:
         return []
@@ -271,7 +282,7 @@ def cut_away(opened: Sequence[Any], size: tuple[int, int]) -> list[str]:
     return [f"{seen}: --resize squash or pad keeps all, as does an --image-size HEIGHTxWIDTH of such proportions"]
 
 
-def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: Sequence[Any]) -> dict[str, Any]:
+def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: Sequence[Opened]) -> dict[str, Any]:
     values: dict[str, Any] = asdict(recipe)
     del values["help"], values["reached"]
     network = values["network"]
@@ -327,19 +338,27 @@ def longest_read(dataset: Dataset) -> int:
     return max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
 
 
-def look(opened: Sequence[Any]) -> tuple[int, int]:
+def look(opened: Sequence[Opened]) -> tuple[int, int]:
     """Typical shorter side of images in pixels, and channels (1 when every one is grey, else 3)."""
     grey = all(image.mode in ("L", "1", "I", "LA") or image.mode.startswith("I;16") for image in opened)
     return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
 
 
-def _some(images: Images) -> list[Any]:
+def _some(images: Images) -> list[Opened]:
     """A few images that can be read, evenly spread."""
-    some = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
-    found = [image for _, image in open_readable(images, some.tolist())]
+    some = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int).tolist()
+    every = dict(of_each(partial(_see, images), images, some, cores()))
+    found = [every[row] for row in some if isinstance(every[row], Opened)]
     if not found:
         raise DataError("none of the sampled images can be read", what_to_try(images))
     return found
+
+
+def _see(images: Images, row: int) -> Opened | None:
+    """What is decided by one of them; none where it cannot be read."""
+    for _, image in open_readable(images, [row]):
+        return Opened(image.mode, image.size, bits_of(image))
+    return None
 
 
 def open_readable(images: Images, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:
