@@ -237,6 +237,15 @@ def webdataset_shards(root: Path, beside: Callable[[Photo], dict[str, Any]]) -> 
     return root
 
 
+def webdataset_in_folders(root: Path) -> Path:
+    """Shards whose splits are the folders that they lie in."""
+    for file in webdataset_shards(root, lambda row: {"cls": row.label}).glob("*.tar"):
+        split, _, number = file.name.partition("-")
+        (root / split).mkdir(exist_ok=True)
+        file.rename(root / split / number)
+    return root
+
+
 def webdataset_in_one(root: Path) -> Path:
     """One tar, whose values say what is in which split."""
     root.mkdir(parents=True, exist_ok=True)
@@ -268,6 +277,7 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "zip with metadata": lambda root: as_zip(root, metadata_csv(root / "files")),
     "zip with metadata in splits": lambda root: as_zip(root, metadata_in_splits(root / "files"), "photos/"),
     "tar": lambda root: as_tar(root, photographs()),
+    "webdataset in folders": webdataset_in_folders,
     "webdataset with cls": lambda root: webdataset_shards(root, lambda row: {"cls": row.label}),
     "webdataset with txt": lambda root: webdataset_shards(root, lambda row: {"txt": row.label}),
     "webdataset with json": lambda root: webdataset_shards(root, lambda row: {"json": {"species": row.label}}),
@@ -445,6 +455,18 @@ def test_a_tar_beside_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None
     assert any(".tar" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("place", ["train/ant", "train", "more", ".kept"])
+def test_tars_among_class_folders_are_passed_over(place: str, tmp_path: Path) -> None:
+    """The images are read, as without them."""
+    shutil.copytree(photographs(), tmp_path / "photos")
+    (tmp_path / "photos" / place).mkdir(exist_ok=True)
+    as_tar(tmp_path / "photos" / place, photographs())
+    found, folder = read(str(tmp_path / "photos")), read(str(photographs()))
+    assert {split: known(each) for split, each in found.splits.items()} == {
+        split: known(each) for split, each in folder.splits.items()
+    }
+
+
 def test_a_member_that_inflates_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "MOST_INFLATED", 2**20)
     bomb = zipped({"a/1.png": bytes(2**21), "b/2.png": bytes(2**20)}, method=zipfile.ZIP_DEFLATED)(tmp_path)
@@ -608,6 +630,12 @@ def half_a_pack(root: Path) -> Path:
     return out
 
 
+def archives_alone(root: Path) -> Path:
+    (root / "ant").mkdir()
+    zipped()(root / "ant")
+    return root
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "class folders and metadata disagree": (disagreeing, UsageError, "train_ant_000.jpg"),
     "metadata twice": (two_lists, DataError, r"metadata\.csv, metadata\.jsonl"),
@@ -624,7 +652,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "a zip that leads out": (zipped({"../a.png": b"1"}), DataError, r"\.\./a.png"),
     "a zip that leads to the root": (zipped({"/etc/a.png": b"1"}), DataError, "/etc/a.png"),
     "a zip that leads to a disk": (zipped({"C:\\a.png": b"1"}), DataError, "a.png"),
-    "a zip of zips": (zipped({"photos.zip": b"PK", "more.zip": b"PK"}), DataError, "zip .2."),
+    "a zip of zips": (zipped({"photos.zip": b"PK", "a/more.zip": b"PK"}), DataError, "a/more.zip, photos.zip"),
+    "a zip of COCO": (zipped({"a/annotations/one.json": b"{}", "a/1.jpg": b""}), DataError, "annotations/one.json"),
+    "a zip of YOLO": (zipped({"x/data.yaml": b"names: [a]", "x/train/images/1.jpg": b""}), DataError, "data.yaml"),
+    "class folders of archives": (archives_alone, DataError, "ant/photos.zip"),
     "a zip without images": (zipped({"readme.md": b"none"}), DataError, "md .1."),
     "a zip of nothing": (zipped({}), DataError, "photos.zip"),
     "an encrypted zip": (zipped(flag=1), DataError, "val_ant_000.jpg"),

@@ -35,7 +35,6 @@ from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read_images
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.data.workers import of_each
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.io import write_file
 
@@ -152,6 +151,7 @@ def draw_background(
     number = _number_of(len(images), channels, (height, width), patch)
     if number:
         from vitrail.data.plan import uniforms
+        from vitrail.data.workers import of_each
 
         order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
         drawn = np.argsort(order, kind="stable")[: SOURCES * number]

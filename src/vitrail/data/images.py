@@ -60,7 +60,8 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
     EXIF block that cannot be read counts as none.
 
     Args:
-        path: A file in one of `FORMATS`, whatever its name ends in; or an image that Pillow has opened; or pixels.
+        path: A file in one of `FORMATS`, whatever its name ends in; its bytes; an image that Pillow has opened; or
+            pixels.
         content: Its bytes, where they are at hand; the path is only its name then.
         least: Pixels that each side is to keep at least: a JPEG is decoded at a half, a quarter or an eighth of its
             size where that leaves as many, which takes a fraction of the time. All of them when None.
@@ -71,8 +72,10 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
     Raises:
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
             that no rule of `convert_mode` covers. The first line is the path and the reason.
-        UsageError: It is neither a path nor an image, nor an array that `vitrail.data.preprocessing.image_of` takes.
+        UsageError: It is none of these, or no array that `vitrail.data.preprocessing.image_of` takes.
     """
+    if isinstance(path, bytes):
+        path, content = "an image", path
     if not isinstance(path, str | Path | Image.Image):
         from vitrail.data.preprocessing import image_of  # with torch, which a file does not need
 
@@ -92,7 +95,7 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
                 image.draft(None, (least, least))  # of JPEG alone
             deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in SIXTEEN_BIT
             image.load()
-            turned = upright(image)
+            refusal, turned = _refusal(image), upright(image)
             turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
         gone = isinstance(error, FileNotFoundError)
@@ -100,7 +103,7 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
         if isinstance(error, IsADirectoryError):
             hint = Hint(text="an image in it", python=f"sorted(Path({str(name)!r}).iterdir()) for the images in it")
         raise DataError(f"{name}: {_reason(name, content, error)}", hint) from error
-    if refusal := _refusal(turned):
+    if refusal:
         raise DataError(f"{name}: {refusal}", _READABLE)
     turned.info |= {DEEP: True} if deep else {}
     return turned
@@ -143,7 +146,8 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
         empty = (path.stat().st_size if content is None else len(content)) == 0
-        return "is empty (0 bytes)" if empty else f"is none of {', '.join((*FORMATS, 'HEIC'))}"
+        known = f"{', '.join((*FORMATS, 'HEIC'))}, or of a kind of these that is not read"
+        return "is empty (0 bytes)" if empty else f"is none of {known}"
     if isinstance(error, FileNotFoundError):
         return "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
     if isinstance(error, IsADirectoryError):
@@ -163,6 +167,14 @@ def _refusal(image: Image.Image) -> str:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > 65535:
             return f"has 32-bit values {low}..{high}, outside 0..65535"
+    tags, tag = getattr(image, "tag_v2", {}), ExifTags.Base  # of a TIFF, of which Pillow misreads some
+    bits, inks = max(tags.get(tag.BitsPerSample, ()), default=8), tags.get(tag.PhotometricInterpretation, 1)
+    if bits == 8 and 2 in tags.get(tag.SampleFormat, ()):
+        return "has values of 8 bits with a sign"
+    if bits == 16 and inks == 0:
+        return "has 16 bits, of which 0 is white"
+    if bits == 16 and inks > 1 and (tags.get(tag.PlanarConfiguration), tags.get(tag.Compression)) == (2, 1):
+        return "has 16 bits in each colour, and one colour behind the other"
     return ""
 
 

@@ -90,11 +90,11 @@ class Preprocessing:
         require(colour, "pad_value", self.pad_value, "three whole numbers 0..255")
 
     @typed
-    def __call__(self, image: Image.Image | Path | str | np.ndarray | Tensor) -> Float[Tensor, "c h w"]:
+    def __call__(self, image: Image.Image | Path | str | bytes | np.ndarray | Tensor) -> Float[Tensor, "c h w"]:
         """The tensor that the model expects of this image.
 
         Args:
-            image: A decoded image, the path of a file, or pixels as `image_of` takes them.
+            image: A decoded image, the path of a file or its bytes, or pixels as `image_of` takes them.
 
         Returns:
             The normalised image.

@@ -146,13 +146,15 @@ FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or in the folder of a split
 FEW = 100  # files of a folder by which it is known what lies there
 TAR = ".tar"
+IN_SPLITS = ("", "train/", "validation/", "val/", "test/")  # a folder, and those of its splits
+TARS = tuple(f"{at}*{TAR}" for at in IN_SPLITS)
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 ANNOTATIONS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
 YOLO = ("data.yaml", "data.yml", "dataset.yaml")
 ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
 
-_BESIDE = tuple(f"{at}{name}" for at in ("", "train/", "validation/", "val/", "test/") for name in METADATA)
+_BESIDE = tuple(f"{at}{name}" for at in IN_SPLITS for name in METADATA)
 _TABLES = ("*.parquet", "*/*.parquet")
 
 _set = partial(Format, is_set=True)
@@ -172,9 +174,7 @@ FORMATS = (
     Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
     Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=ANNOTATIONS),
     Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO),
-    Format(
-        "archive", _ARCHIVE_HELP, _reader("readers.archive"), suffixes=(".zip", TAR), marks=(f"*{TAR}",), columns=True
-    ),
+    Format("archive", _ARCHIVE_HELP, _reader("readers.archive"), suffixes=(".zip", TAR), marks=TARS, columns=True),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),

@@ -36,7 +36,7 @@ from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_model_fit
 
-Source = str | Path | Image.Image | np.ndarray | Tensor
+Source = str | Path | bytes | Image.Image | np.ndarray | Tensor
 BORROWS = "borrows"  # fact of a model without classes whose images are of the kind of ImageNet's
 CLASSIFY = Classification()
 Options = ParamSpec("Options")
@@ -246,10 +246,10 @@ class Model:
         """A prediction for each source.
 
         Args:
-            sources: Texts; or opened images (`NamedImage` has a name), pixels (see `data.preprocessing.image_of`) and
-                what names images: files, a folder, a list, a named set; or a single one; or an object, as
-                `vitrail.train` takes it. Any iterable of these is read once, a batch at a time, so a generator may go
-                through more than memory holds.
+            sources: Texts; or opened images (`NamedImage` has a name), bytes of files, pixels (see
+                `data.preprocessing.image_of`) and what names images: files, a folder, a list, a named set; or a single
+                one; or an object, as `vitrail.train` takes it. Any iterable of these is read once, a batch at a time,
+                so a generator may go through more than memory holds.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
 
@@ -292,7 +292,7 @@ def each_of(sources: Any) -> Iterator[Source | NamedImage]:
     """Each of some sources, in turn; the only one where it is no iterable; of pixels each image, (n, ...)."""
     if isinstance(sources, np.ndarray | Tensor):
         yield from [sources] if sources.ndim in (2, 3) else sources
-    elif isinstance(sources, str | Path | Image.Image | NamedImage):
+    elif isinstance(sources, str | Path | bytes | Image.Image | NamedImage):
         yield sources
     elif is_passed(sources):
         for samples in read_images(sources).splits.values():

@@ -19,6 +19,7 @@ from vitrail.data import loader
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.data.layout import Layout
+from vitrail.data.workers import of_each
 from vitrail.errors import UsageError, VitrailError
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.settings import Settings
@@ -156,10 +157,9 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
         saw["compiled"] = True
         return network
 
-    class Decoders(loader.ThreadPoolExecutor):
-        def __init__(self, max_workers: int) -> None:
-            super().__init__(max_workers)
-            saw["decoders"].add(max_workers)
+    def decoded(work: Any, images: Any, numbers: Any, workers: int) -> Any:
+        saw["decoders"].add(workers)
+        return of_each(work, images, numbers, workers)
 
     def listen(event: Event) -> None:
         nonlocal steps, started
@@ -171,7 +171,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(setup, "teach", teach)
         patch.setattr(job, "start", begin)
         patch.setattr(torch, "compile", compiled)
-        patch.setattr(loader, "ThreadPoolExecutor", Decoders)
+        patch.setattr(loader, "of_each", decoded)
         finished = train(data, out, asked, listen)
     written = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in written if row["kind"] == "epoch"]

@@ -9,6 +9,7 @@ their places, in any order, by any number of processes.
 
 import errno
 import os
+import re
 import stat
 import struct
 import tarfile
@@ -28,11 +29,12 @@ from vitrail.data.readers.folder import HIDDEN_NAMES, read_folder, read_tree
 from vitrail.data.readers.manifest import read_list
 from vitrail.data.readers.metadata import metadata_in, read_described
 from vitrail.data.shard_files import Words
-from vitrail.data.sources import TAR
+from vitrail.data.sources import EXTENSIONS, TAR, TARS
 from vitrail.data.stores import EncodedImages, Tree, remembered
 from vitrail.errors import DataError, counted, raised_as
 
 LISTS = (".csv", ".tsv", ".jsonl")
+ANNOTATED = re.compile(r"/annotations/[^/]+\.json$|_annotations\.coco\.json$|/(data|dataset)\.ya?ml$")  # COCO, YOLO
 ENCRYPTED = 1  # a flag of a member of a zip
 LOCAL = 30  # bytes before a member of a zip, and the lengths of its name and of more, which are their last ones
 
@@ -40,10 +42,10 @@ Place = tuple[str, int, int, int, int]  # name, and where it lies: see `EncodedI
 
 
 def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
-    """Read a `.zip`, a `.tar` or a folder of `.tar` files.
+    """Read a `.zip`, a `.tar`, or a folder of `.tar` files, also in folders of splits, such as `train/0.tar`.
 
     Args:
-        what: Its path. A folder that holds folders, too, is read as class folders.
+        what: Its path. What holds folders or images beside tars is read as class folders.
         data_root: Not used: the path is enough.
         layout: The columns, where a person names them.
 
@@ -55,9 +57,10 @@ def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_F
         DataError: It is damaged or encrypted, a member leads out of it, or there is no image; or as for a folder.
     """
     path = Path(what).expanduser().resolve()
-    files = [path] if path.is_file() else sorted(path.glob(f"*{TAR}"))
-    beside = path.iterdir() if path.is_dir() else ()
-    if any(each.is_dir() and not each.name.startswith(HIDDEN_NAMES) for each in beside):  # what was unpacked
+    files = [path] if path.is_file() else sorted(file for mark in TARS for file in path.glob(mark))
+    beside = [each for place in {file.parent for file in files} for each in place.iterdir()] if path.is_dir() else []
+    seen = [each for each in beside if not each.name.startswith(HIDDEN_NAMES)]
+    if any(each.is_dir() or (each.parent != path and each.suffix.lower() in EXTENSIONS) for each in seen):  # unpacked
         layout.check_columns(what)
         return read_folder(what)
     if path.is_dir() and any(path.glob("*.safetensors")):
@@ -75,6 +78,9 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
         return read_described(tree, lists, layout)
     if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
         return found
+    if boxes := [path for path in tree.rows if ANNOTATED.search(path)]:
+        problem = f"{what} holds {boxes[0].removeprefix(f'{tree.root}/')}, and annotations are read in folders alone"
+        raise DataError(problem, "unpack it, and name the folder")
     lists = [tree.root / name for name in tree.entries(tree.root) if name.lower().endswith(LISTS)]
     raw = read_tree(tree)
     columns = [samples.columns.get(LABEL) for samples in raw.splits.values()]

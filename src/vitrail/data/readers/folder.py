@@ -14,6 +14,7 @@ from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
 from vitrail.errors import DataError, counted, some_of
 
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 HIDDEN_NAMES = (".", "__MACOSX", "@eaDir")
 HIDDEN = "Ignored hidden and system folders"
 EMPTY = "Ignored folders without images"
@@ -30,7 +31,7 @@ class _Walk:
     """A walk through a tree of folders, and what it passed over: folders, images, and the endings of other files."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree, self.loose, self.other = tree, 0, Counter[str]()
+        self.tree, self.loose, self.other, self.archives = tree, 0, Counter[str](), list[str]()
         self.passed: dict[str, list[Path]] = {kind: [] for kind in NOTED}
 
     def listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
@@ -49,6 +50,8 @@ class _Walk:
                 images.append(path)
             else:
                 self.other[path.suffix.lower()] += 1
+                if name.lower().endswith(ARCHIVES):
+                    self.archives.append(path.relative_to(self.tree.root).as_posix())
         return sorted(folders), sorted(images)
 
     def below(self, folder: Path, seen: set[Hashable]) -> list[Path]:
@@ -107,8 +110,13 @@ def read_tree(tree: Tree) -> RawDataset:
     except OSError as error:
         raise _unreadable(tree.root, error) from error
     if not splits:
-        problem = " ".join([f"{tree.root} contains no image.", *walk.notes()])
-        raise DataError(problem, f"one folder per class with {', '.join(EXTENSIONS)} files")
+        held, wanted = "", f"one folder per class with {', '.join(EXTENSIONS)} files"
+        if walk.archives:
+            held, wanted = (
+                f", but archives: {some_of(sorted({*walk.archives}), 3)}",
+                "unpack these and name the folder",
+            )
+        raise DataError(" ".join([f"{tree.root} contains no image{held}.", *walk.notes()]), wanted)
     return RawDataset(str(tree.root), splits, walk.notes())
 
 

@@ -50,7 +50,8 @@ def read_beside(tree: Archive, layout: Layout) -> RawDataset | None:
             cells[LABEL if label else TEXT if kind == WORDS else kind] = texts
     listing = Listing(str(tree.root), cells)
     roles, images = find_roles(listing, layout, ""), tree.images([*beside])
-    of_file, note = splits_of_files([Path(file.name) for file in tree.files])
+    inner = len({file.parent for file in tree.files}) > 1
+    of_file, note = splits_of_files([Path(*file.parts[-2 if inner else -1 :]) for file in tree.files])
     of_row = [of_file[tree.places[tree.rows[path], 0]] for path in beside]
     if {*of_file} == {ALL}:
         of_row, note = splits_in(listing, roles)
