@@ -162,7 +162,9 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with must_raise(DataError, r"text\.png"):
         model_of().predict([tmp_path / "text.png"])
-    for wrong, named in ((torch.zeros(1, 8, 8), "float32"), (7, "int"), (b"image", "bytes")):
+    with must_raise(DataError):
+        model_of().predict(b"image")  # bytes are those of a file
+    for wrong, named in ((torch.zeros(1, 8, 8), "float32"), (7, "int"), (bytearray(b"image"), "bytearray")):
         with must_raise(UsageError, named):
             model_of().tensor([wrong])
 
