@@ -17,7 +17,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         composites=pair([99, 0]),
         surrogates=pair([59, 0]),
         effect=pair([7.5, NAN]),
-        minimum_effect=2.5,
+        minimum_effect=pair([2.5, 2.5]),
         effect_unit="nats",
         reached=pair([29, 0]),
         reached_itself=pair([3, 0]),

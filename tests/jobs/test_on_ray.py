@@ -299,13 +299,12 @@ def test_no_worker_starts_that_no_machine_has_room_for(
     assert len(lines) <= 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "signals",
     [
         pytest.param({"SIGKILL": -signal.SIGKILL}, id="killed"),
-        pytest.param(
-            {"SIGKILL": -signal.SIGKILL, "SIGTERM": INTERRUPTED}, id="and asked to stop", marks=pytest.mark.soak
-        ),
+        pytest.param({"SIGKILL": -signal.SIGKILL, "SIGTERM": INTERRUPTED}, id="and asked to stop"),
     ],
 )
 def test_a_killed_driver_goes_on_behind_its_parts(signals: dict[str, int], place: Path, tmp_path: Path) -> None:
@@ -347,6 +346,7 @@ def test_a_killed_driver_goes_on_behind_its_parts(signals: dict[str, int], place
         assert len(set(arrays["id"].tolist())) == 59
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("started")
 def test_explanations_are_those_of_one_process(
     place: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,9 @@ def how_far(outputs: np.ndarray, truths: np.ndarray) -> np.ndarray:
 LABELS = Case(TellLabels(), read_pets, "pets", "exact_set", lambda value: value > 0.8, not_the_set)
 NUMBERS = Case(TellAmounts(), read_amounts, "amounts", "distance", lambda value: value < 0.3, how_far)
 BOTH = pytest.mark.parametrize("case", [LABELS, NUMBERS], ids=["labels", "numbers"])
+LONG = pytest.mark.parametrize(  # both in `make soak`
+    "case", [LABELS, pytest.param(NUMBERS, marks=pytest.mark.soak)], ids=["labels", "numbers"]
+)
 
 
 @pytest.fixture
@@ -244,7 +247,7 @@ def test_the_usual_target_of_a_network_without_knowledge_is_no_evidence(case: Ca
     assert sum(one.verdicts[0].startswith("supported") for one in report) <= 1
 
 
-@BOTH
+@LONG
 def test_a_teacher_of_its_own_task(case: Case, table: None, tmp_path: Path) -> None:
     """A student that learns from the teacher alone comes near what the teacher says of images without labels."""
     student = tmp_path / "student"
@@ -361,7 +364,7 @@ def test_the_probe_is_the_best_head_and_the_better_network_is_kept(tuned: tuple[
     assert f"{choice['won']} and lost {choice['lost']}" in (run / "log.txt").read_text()
 
 
-@BOTH
+@LONG
 def test_patience_ends_what_gets_no_better_and_a_tie_keeps_the_probe(case: Case, tmp_path: Path) -> None:
     done = case.train(tmp_path / "run", replace(TUNED, init=str(passed(case)), lr=1e-12, patience=1))
     assert len(rows(done.folder)) == 2
@@ -399,7 +402,7 @@ def test_a_run_from_weights_goes_on_to_the_same_bits(tuned: tuple[Case, Path], t
     assert what_was_learnt(again.folder) == what_was_learnt(whole)
 
 
-@BOTH
+@LONG
 def test_a_killed_run_goes_on_to_the_same_bits(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, little = passed(case), replace(OPTIONS, epochs=3, config=configuration())
     with monkeypatch.context() as patch:
