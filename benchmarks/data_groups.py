@@ -21,7 +21,7 @@ from benchmarks.measure import machine, mnist_root
 from vitrail.check.check import check_data
 from vitrail.check.copies import find_copies
 from vitrail.check.groups import found_groups
-from vitrail.check.neighbours import groups_by_features
+from vitrail.check.neighbours import groups_by_features, kept_features
 from vitrail.check.survey import Survey, survey
 from vitrail.data.columns import TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
@@ -94,7 +94,8 @@ def by_model(count: int) -> None:
             )
             of = survey(raw, cache=False)
             number_of = [frames.get(Path(place) / name, -1 - row) for row, name in enumerate(of.names)]
-            found = groups_by_features(model, raw, of, find_copies(of), lambda done, total: None)
+            seen = kept_features(model, raw, of, lambda done, total: None)
+            found = groups_by_features(seen, of, find_copies(of))
             groups = [] if found is None else [*found.groups.values()]
             say(f"{source:<20} by features", len(across(of, groups, number_of)), len(some))
             mixed = [[of.names[row] for row in rows] for rows in groups if len({number_of[row] for row in rows}) > 1]

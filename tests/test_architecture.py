@@ -39,10 +39,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", ""},
     "jobs": {"io", "text", "runtime", "nn", "data", "tasks", "model"},
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
-    "check": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs", "features"},
     "runs": {
         *("options", "io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"),
     },
+    "check": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs", "features", "runs"},
     "explain": {
         *("io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features", "runs"),
     },

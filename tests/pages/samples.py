@@ -8,6 +8,7 @@ import numpy as np
 from vitrail.check.check import DataReport
 from vitrail.check.findings import Finding, Picture
 from vitrail.check.groups import Grouping
+from vitrail.check.suspects import ByModel
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.layout import Layout
 from vitrail.data.preprocessing import Preprocessing
@@ -228,7 +229,11 @@ def data_page(text: str = "a.png") -> str:
     copies = {"exact": 7, "near": 8, "mirrored": 9, "part": 10, "near_looked_for": True}
     splits, classes = {"train": 2, "test": 1}, {text: {"train": 2, "test": 1}}
     notes = (f"note {text}",)
-    report = DataReport(text, splits, classes, True, files, findings, (groups,), copies, notes, None)
+    told = {"suggested": f"rather {text}", "probability": 0.96, "label_probability": 0.012, "slip": 0.9}
+    far = Picture(f"{text}3", "test", text, "", an_image(), {"distance": 0.4567, "right": False})
+    curve = [{"from": 0.1, "to": 0.2, "middle": 0.15, "images": 41, "accuracy": 0.81, "interval": [0.66, 0.91]}] * 2
+    found = ByModel((), 0.8, "probe", curve, ((far, Picture("near", "train", text, "", an_image(), told)),))
+    report = DataReport(text, splits, classes, True, files, findings, (groups,), copies, found, notes, None)
     return report.page(f"vitrail data check {text}")
 
 

@@ -18,10 +18,17 @@ def test_all_that_is_given_is_on_the_page() -> None:
         "note a.png",
         "reason a.png",
         "0.75",
+        "rather a.png",
+        "96.0 %",
+        "1.2 %",
+        "0.457",
+        "0.100 to 0.200",
+        "66.0 % to 91.0 %",
     ):
         assert each in text
     assert "vitrail data check a.png" in text
-    assert page.count("<img") == 3  # not of one that is not shown, nor of one that cannot be read
+    assert page.count("<circle") == 2 * 3  # accuracy, and both ends of its interval
+    assert page.count("<img") == 5  # not of one that is not shown, nor of one that cannot be read
     assert re.findall(r'href="#(.*?)"', page) == re.findall(r'id="(finding-.*?)"', page) == ["finding-1", "finding-2"]
     assert page == samples.data_page()
 

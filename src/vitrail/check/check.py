@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from vitrail.arguments import typed
-from vitrail.check.copies import KINDS as KINDS_OF_COPIES, chains_of, find_copies, rows_of
+from vitrail.check.copies import KINDS as KINDS_OF_COPIES, find_copies, rows_of
 from vitrail.check.findings import Finding, Looked, find
 from vitrail.check.groups import Grouping, found_groups, given_groups
-from vitrail.check.neighbours import groups_by_features
+from vitrail.check.neighbours import groups_by_features, kept_features
 from vitrail.check.survey import KINDS, MODES, Survey, quick_survey, survey
+from vitrail.check.suspects import ByModel, look_by_model
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
@@ -51,6 +52,8 @@ class DataReport:
         findings: What is wrong or worth knowing, in the order in which it is to be done.
         groupings: In which ways images belong together: those that are given, then those that were found.
         copies: How many pairs of copies there are of each kind, and whether near ones were looked for.
+        by_model: What a model says of labels, of images unlike those in training, and of accuracy by the distance to
+            these; None without a model.
         notes: How the data were read, and what was not looked at, one sentence each.
         fixed: What was written by `fix_split`: the list, the images of each split, how many changed theirs; None for
             nothing.
@@ -64,6 +67,7 @@ class DataReport:
     findings: tuple[Finding, ...]
     groupings: tuple[Grouping, ...]
     copies: Mapping[str, Any]
+    by_model: ByModel | None
     notes: tuple[str, ...]
     fixed: Mapping[str, Any] | None
 
@@ -98,6 +102,7 @@ class DataReport:
             "findings": [each.to_dict() for each in self.findings],
             "groups": [_about(each) for each in self.groupings],
             "copies": dict(self.copies),
+            "by_model": None if self.by_model is None else self.by_model.to_dict(),
             "notes": list(self.notes),
             "fix_split": None if self.fixed is None else dict(self.fixed),
         }
@@ -144,7 +149,8 @@ def check_data(
         data: What `train` reads: a named set, a folder, a list, shards, an object.
         layout: Its columns and groups, where they are named.
         data_root: The folder of named sets.
-        model: A ViT, or what `vitrail.load` opens, by which recordings are found that nothing else shows.
+        model: A ViT, or what `vitrail.load` opens, by which recordings are found that nothing else shows, labels that
+            may be wrong, and images unlike all in training. Its features are kept in the user's cache.
         fix_split: A list (.csv) to be written: path, label, split and group of every image that can be read, where
             groups and copies stand on one side; None for none.
         crops: Whether to look for images that are a part of another one, too, which takes minutes for some thousands.
@@ -162,25 +168,29 @@ def check_data(
     if out is not None:
         _check_list(out, raw, name)
     of = survey(raw, progress)
-    seen = _look(raw, name, layout, of, progress, crops)
+    seen, judged = _look(raw, name, layout, of, progress, crops), None
     copies, given = seen.copies, any(each.given for each in seen.groupings)
-    if model is not None:
-        opened = model if isinstance(model, Model) else load(model)
-        alike = groups_by_features(opened, raw, of, copies, progress)
+    opened = model if model is None or isinstance(model, Model) else load(model)
+    if opened is not None and of.readable.any():
+        features = kept_features(opened, raw, of, progress)
+        alike = groups_by_features(features, of, copies)
         seen = replace(seen, groupings=(*seen.groupings, *([] if alike is None else [alike])))
+        judged = look_by_model(opened, seen, features)
     notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given or model else [WITHOUT_MODEL])]
+    notes += () if judged is None else judged.notes
     return DataReport(
         name,
         {split: len(samples) for split, samples in raw.splits.items()},
         seen.classes,
         LABELS in raw.columns(),
         _files_of(of),
-        find(seen),
+        find(seen, () if judged is None else judged.findings),
         seen.groupings,
         {
             **{kind: int((copies.kinds == number).sum()) for number, kind in enumerate(KINDS_OF_COPIES)},
             "near_looked_for": copies.by_picture,
         },
+        judged,
         tuple(notes),
         None if out is None else _fix_split(out, raw, seen),
     )
@@ -287,7 +297,7 @@ def _check_list(out: Path, raw: RawDataset, name: str) -> None:
 
 def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     """Write the list; what was done."""
-    units, of = _units(seen), seen.survey
+    units, of = seen.units([each for each in seen.groupings if each.given]), seen.survey
     if not of.readable.any():
         raise DataError(f"no image of {seen.data} can be read, so that there is none to list", Hint(drop=["fix_split"]))
     sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
@@ -319,14 +329,6 @@ def _word(column: Any, index: int) -> str:
     if isinstance(column, LabelSets):
         return "|".join(column.labels(index))
     return column.word(index)
-
-
-def _units(seen: Looked) -> np.ndarray:
-    """For each image the first of those that must stand on its side: copies, and the groups that are given."""
-    tied = [[*zip(rows[:1] * (len(rows) - 1), rows[1:], strict=True)] for each in seen.groupings if each.given
-            for rows in each.groups.values()]  # fmt: skip
-    pairs = np.array([pair for some in tied for pair in some], np.int64).reshape(-1, 2)
-    return chains_of(len(seen.survey), np.concatenate([seen.copies.pairs, pairs]))
 
 
 def _names_of_units(seen: Looked, units: np.ndarray) -> dict[int, str]:

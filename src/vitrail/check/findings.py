@@ -10,12 +10,12 @@ Of 77,000 clean photographs, cells and digits, each holds for at most 0.3 % of a
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Int64, UInt8
 from numpy.typing import NDArray
 
 from vitrail.check.copies import Copies, chains_of, disagreeing, rows_of
@@ -32,6 +32,9 @@ SIDE = 112  # pixels of the longer side of an image that is shown
 DARK, BLURRED, EMPTY, SMALL = 0.2, 0.125, 0.2, 0.25  # of the middle brightness, sharpness, contrast, shorter side
 LONG = 3  # times as long as wide
 
+Facts = Mapping[str, Any]
+NO_FACTS: Mapping[Any, Any] = {}  # never changed
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture(ShortRepr):
@@ -43,6 +46,7 @@ class Picture(ShortRepr):
         label: Its class or classes; empty where there is none.
         problem: Why it cannot be read; empty where it can.
         image: A small one; None where it is not shown.
+        facts: What else is known of it, by name.
     """
 
     name: str
@@ -50,11 +54,12 @@ class Picture(ShortRepr):
     label: str = ""
     problem: str = ""
     image: UInt8[np.ndarray, "h w *c"] | None = None
+    facts: Facts = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the image."""
         facts = {"file": self.name, "split": self.split, "label": self.label or None}
-        return facts | ({"problem": self.problem} if self.problem else {})
+        return facts | ({"problem": self.problem} if self.problem else {}) | {**self.facts}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,18 +123,26 @@ class Looked:
         """A command on these data, read as they are here or by another layout."""
         return shlex.join(["vitrail", *verb.split(), self.data, *(layout or self.layout).words, *more])
 
-    def show(self, sets: Iterable[Sequence[int]]) -> tuple[tuple[Picture, ...], ...]:
-        """Sets of rows as images, of which the first are shown."""
+    def units(self, groupings: Iterable[Grouping]) -> Int64[np.ndarray, " n"]:
+        """For each image the first of those that it belongs to: copies, and the groups of these groupings."""
+        tied = [(rows[0], row) for each in groupings for rows in each.groups.values() for row in rows[1:]]
+        pairs = np.array(tied, np.int64).reshape(-1, 2)
+        return chains_of(len(self.survey), np.concatenate([self.copies.pairs, pairs]))
+
+    def show(
+        self, sets: Iterable[Sequence[int]], facts: Mapping[int, Facts] = NO_FACTS
+    ) -> tuple[tuple[Picture, ...], ...]:
+        """Sets of rows as images, of which the first are shown; with facts of some rows."""
         return tuple(
-            tuple(self._picture(row, place < SHOWN and nth < SHOWN) for nth, row in enumerate(rows))
+            tuple(self._picture(row, place < SHOWN and nth < SHOWN, facts) for nth, row in enumerate(rows))
             for place, rows in enumerate(sets)
         )
 
-    def show_each(self, rows: Sequence[int]) -> tuple[tuple[Picture, ...], ...]:
-        """Images that do not belong together, as one set."""
-        return (tuple(self._picture(row, nth < 2 * SHOWN) for nth, row in enumerate(rows)),) if rows else ()
+    def show_each(self, rows: Sequence[int], facts: Mapping[int, Facts] = NO_FACTS) -> tuple[tuple[Picture, ...], ...]:
+        """Images that do not belong together, as one set; with facts of some rows."""
+        return (tuple(self._picture(row, nth < 2 * SHOWN, facts) for nth, row in enumerate(rows)),) if rows else ()
 
-    def _picture(self, row: int, shown: bool) -> Picture:
+    def _picture(self, row: int, shown: bool, facts: Mapping[int, Facts]) -> Picture:
         image, problem = None, self.survey.problems.get(row, "")
         if shown and self.pictures and not problem:
             images, index = self.splits[self.sides[row]].images, int(self.survey.rows["index"][row])
@@ -137,7 +150,8 @@ class Looked:
                 image = thumbnail(images.open(index))
             except DataError as error:  # changed since
                 problem = error.problem
-        return Picture(self.survey.names[row], self.sides[row], self.labels[row], problem, image)
+        about = self.survey.names[row], self.sides[row], self.labels[row]
+        return Picture(*about, problem, image, facts.get(row, NO_FACTS))
 
     def across(self, groups: Iterable[Sequence[int]]) -> list[list[int]]:
         """Those groups that are in more than one split, training first in each."""
@@ -149,7 +163,7 @@ class Looked:
         """How many images of each split but the first are in groups, and what is said of them."""
         of, totals = Counter(self.sides[row] for rows in groups for row in rows), Counter(self.sides)
         parts = [f"{of[split]:,} of {totals[split]:,} images of {split}" for split in [*self.splits][1:] if of[split]]
-        return _said(sum(of[split] for split in [*self.splits][1:]), words, of=" and ".join(parts))
+        return said(sum(of[split] for split in [*self.splits][1:]), words, of=" and ".join(parts))
 
 
 def thumbnail(image: Any, side: int = SIDE) -> UInt8[np.ndarray, "h w *c"]:
@@ -171,15 +185,15 @@ _OF_ONE = {
 }
 
 
-def _said(count: int, words: str, unit: str = "image", of: str = "") -> str:
+def said(count: int, words: str, unit: str = "image", of: str = "") -> str:
     """1 image is dark, 2 images are dark; of a split, where it is named."""
     first, _, rest = words.partition(" ")
     return f"{of or counted(count, unit)} {_OF_ONE.get(first, f'{first}s') if count == 1 else first} {rest}"
 
 
-def find(seen: Looked) -> tuple[Finding, ...]:
-    """All that was found, in the order in which it is to be done: contradictions first."""
-    parts = _labels, _leaks, _unreadable, _missing_classes, _copies, _groups, _files, _looks
+def find(seen: Looked, by_model: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """All that was found, with what a model found, in the order in which it is to be done: contradictions first."""
+    parts = _labels, _leaks, _unreadable, _missing_classes, lambda seen: by_model, _copies, _groups, _files, _looks
     found = [each for part in parts for each in part(seen)]
     return tuple(sorted(found, key=lambda each: not each.contradiction))
 
@@ -202,7 +216,7 @@ def _labels(seen: Looked) -> Iterator[Finding]:
             continue
         between = Counter(" and ".join(sorted({seen.labels[row] or "none" for row in rows})) for rows in groups)
         pairs = some_of([f"{labels} ({count})" for labels, count in between.most_common()], 3)
-        sentence = f"{_said(len(groups), 'stand under different labels', 'picture')} ({what}): {pairs}."
+        sentence = f"{said(len(groups), 'stand under different labels', 'picture')} ({what}): {pairs}."
         either = between.most_common(1)[0][0].split(" and ")
         advice = "Look at each. Where one label is wrong, remove that copy. Where both are right, an image has several "
         advice += f"labels: list it once, with {'|'.join(either)} in a column labels."
@@ -251,7 +265,7 @@ def _copies(seen: Looked) -> Iterator[Finding]:
     if inside:
         exact = {row for rows in _exact(seen) for row in rows}
         alike = sum({*rows} <= exact for rows in inside)
-        sentence = _said(len(inside), "are there more than once in a split", "picture")
+        sentence = said(len(inside), "are there more than once in a split", "picture")
         sentence += f": {alike:,} with the same content, {len(inside) - alike:,} saved again, resized or mirrored."
         advice = "Each counts as often as it is there. One of each is enough."
         command = ""
@@ -265,7 +279,7 @@ def _groups(seen: Looked) -> Iterator[Finding]:
     for grouping in seen.groupings if ALL in seen.splits else ():
         if not grouping.given:
             known = _known_by(grouping, len(grouping.groups))
-            sentence = f"{_said(grouping.images, 'seem to belong together')} ({known})."
+            sentence = f"{said(grouping.images, 'seem to belong together')} ({known})."
             advice = f"{capital(grouping.reason)}. If they are of one recording, patient or scene, hold out whole "
             advice += "groups: else accuracy is of pictures of which nearly the same was seen in training."
             shown = seen.show(grouping.groups.values())
@@ -349,14 +363,14 @@ def _files(seen: Looked) -> Iterator[Finding]:
     deep = np.flatnonzero(good & (rows["bits"] > 0)).tolist()
     used = int(rows["bits"].max(initial=0))
     if deep and used < 16:
-        sentence = f"{_said(len(deep), 'use')}only {used} of 16 bits."
+        sentence = f"{said(len(deep), 'use')}only {used} of 16 bits."
         advice = f"Read as if they used 16 they would be nearly black. A training measures it; --bits {used} says it."
         command = seen.command("train", "--bits", str(used))
         yield Finding("16 bits", sentence, advice, seen.show_each(deep), command)
     for kind, words, advice, options, mask in _FILES:
         if some := np.flatnonzero(good & mask(rows)).tolist():
             command = seen.command("train", *options) if options else ""
-            yield Finding(kind, f"{_said(len(some), words)}.", advice, seen.show_each(some), command)
+            yield Finding(kind, f"{said(len(some), words)}.", advice, seen.show_each(some), command)
 
 
 def _looks(seen: Looked) -> Iterator[Finding]:
@@ -374,5 +388,5 @@ def _looks(seen: Looked) -> Iterator[Finding]:
     }
     for kind, (mask, words) in told.items():
         if some := np.flatnonzero(good & mask).tolist():
-            sentence = f"{_said(len(some), words)}."
+            sentence = f"{said(len(some), words)}."
             yield Finding(kind, sentence, "Look at them, and remove what nobody could recognise.", seen.show_each(some))

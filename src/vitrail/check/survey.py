@@ -50,7 +50,7 @@ SHARPEST = 0.99  # the part of an image's pixels that are less sharp than what s
 PATIENCE = 60.0  # seconds for an image, when no process answers any more
 QUICK = 5000  # images that are looked at in some seconds, at most
 SORTED = 100_000  # names that are sorted, at most
-VERSION = 2  # of what is kept
+VERSION = 3  # of what is kept
 
 ROW = np.dtype(
     [
@@ -144,11 +144,14 @@ def survey(
     rows["index"] = chosen - first[rows["split"]]
     own = (rows["index"][rows["split"] == number] for number in range(len(splits)))
     rows["identity"] = np.concatenate([_identities(*each) for each in zip(splits, own, strict=True)])
-    about = os.fsencode(f"{VERSION} {raw.root}")
-    kept = user_cache() / "surveys" / f"{hashlib.blake2b(about, digest_size=8).hexdigest()}.safetensors"
-    cameras, problems, known, others = {"": 0}, dict[int, str](), np.zeros(len(rows), dtype=bool), rows[:0]
-    if cache:
-        known, others = _take_kept(kept, rows, cameras)
+    file, cameras, problems = kept_file("surveys", f"{VERSION} {raw.root}"), {"": 0}, dict[int, str]()
+    kept, at = take_kept(file, rows["identity"]) if cache else ({}, np.full(len(rows), -1))
+    known, places, others = at >= 0, rows[_PLACE].copy(), rows[:0]
+    if kept:
+        before = kept["rows"].view(ROW)[:, 0]
+        rows[known], others = before[at[known]], np.delete(before, at[known])
+        rows[_PLACE] = places
+        cameras = {name: number for number, name in enumerate(json.loads(kept["cameras"].tobytes()))}
     missing = np.searchsorted(chosen, order)
     missing = missing[~known[missing]].tolist()
     workers = cores() if workers is None else workers
@@ -170,7 +173,9 @@ def survey(
     finally:  # an interrupted pass continues where it ended
         if cache and missing:
             others = others if len(rows) < first[-1] else others[:0]  # which may be gone
-            _keep(kept, np.concatenate([rows[known & rows["identity"].any(axis=1)], others]), cameras)
+            some = np.concatenate([rows[known & rows["identity"].any(axis=1)], others])
+            texts, values = json.dumps(list(cameras)).encode(), some.view(np.uint8).reshape(len(some), ROW.itemsize)
+            keep(file, keys=some["identity"], rows=values, cameras=np.frombuffer(texts, np.uint8).copy())
     seen = np.flatnonzero(known | np.isin(np.arange(len(rows)), [*problems]))
     names = tuple(splits[split].name(index) for split, index in rows[["split", "index"]][seen].tolist())
     problems = {place: problems[row] for place, row in enumerate(seen.tolist()) if row in problems}
@@ -218,28 +223,24 @@ def _identities(images: Images, ids: Int64[np.ndarray, " m"]) -> UInt8[np.ndarra
     return found
 
 
-def _take_kept(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> tuple[Bool[np.ndarray, " n"], NDArray[Any]]:
-    """Fill in the rows, and the cameras, that are known from before; which they are, and the rows of other images."""
-    known, others = np.zeros(len(rows), dtype=bool), rows[:0]
-    with suppress(DataError, OSError, KeyError, ValueError):
+def kept_file(kind: str, about: str) -> Path:
+    """The file in the user's cache of what was found of some data."""
+    return user_cache() / kind / f"{hashlib.blake2b(os.fsencode(about), digest_size=8).hexdigest()}.safetensors"
+
+
+def take_kept(file: Path, keys: UInt8[np.ndarray, "n 16"]) -> tuple[dict[str, NDArray[Any]], Int64[np.ndarray, " n"]]:
+    """The arrays that a file keeps, and for each key its row there; -1 where it has none."""
+    with suppress(DataError, OSError, KeyError):
         found = {name: tensor.numpy() for name, tensor in read_tensors(file, "").items()}
-        before = found["rows"].view(ROW)[:, 0]
-        places = {identity.tobytes(): place for place, identity in enumerate(before["identity"])}
-        at = np.array([places.get(identity.tobytes(), -1) for identity in rows["identity"]])
-        known, place = at >= 0, rows[_PLACE].copy()
-        rows[known] = before[at[known]]
-        rows[_PLACE] = place
-        cameras |= {name: number for number, name in enumerate(json.loads(found["cameras"].tobytes()))}
-        others = np.delete(before, at[known])
-    return known, others
+        places = {key.tobytes(): place for place, key in enumerate(found["keys"])}
+        return found, np.array([places.get(key.tobytes(), -1) for key in keys], np.int64)
+    return {}, np.full(len(keys), -1)
 
 
-def _keep(file: Path, rows: NDArray[Any], cameras: dict[str, int]) -> None:
-    """Write them for the next time."""
-    texts = np.frombuffer(json.dumps(list(cameras)).encode(), np.uint8).copy()
-    arrays = {"rows": rows.view(np.uint8).reshape(len(rows), ROW.itemsize), "cameras": texts}
-    with suppress(OSError):  # no home, or a full disk: they are read again
-        write_tensors(file, {name: torch.from_numpy(values) for name, values in arrays.items()})
+def keep(file: Path, **arrays: NDArray[Any]) -> None:
+    """Write arrays for the next time, of which `keys` has a row for each of the others' rows."""
+    with suppress(OSError):  # no home, or a full disk: all is found out again
+        write_tensors(file, {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in arrays.items()})
 
 
 # ---- one image

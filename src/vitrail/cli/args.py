@@ -401,8 +401,9 @@ class Data(LayoutOptions):
         shorter_side: Scale larger images down to this, in pixels; default: every file as it is.
         quality: With --shorter-side: JPEG quality, 1 to 100; default: 90.
         shard_size: Largest size of a shard in megabytes; default: 128.
-        model: Of check: a ViT by which recordings are found that neither names nor folders show: a run or model folder,
-            or pretrained weights, such as timm:vit_tiny_patch16_224.
+        model: Of check: a ViT by which wrong labels are found, images unlike those in training, and recordings that
+            neither names nor folders show: a run or model folder, or pretrained weights, such as
+            timm:vit_tiny_patch16_224.
         device: Where that ViT is computed: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.
         fix_split: Of check: also write a list (.csv) with path, label, split and group, where groups and copies stand
             on one side of the split.

@@ -97,6 +97,7 @@ class Chart:
         x: The axis of the epochs.
         y: The axis of the values.
         write: How a value is written.
+        along: What the lines go over.
     """
 
     title: str
@@ -105,6 +106,7 @@ class Chart:
     x: Axis
     y: Axis
     write: Callable[[float], str]
+    along: str = "epoch"
 
     def points(self, line: Series) -> list[tuple[int, float | int, float | int]]:
         """Position, epoch and value of each point of a line."""

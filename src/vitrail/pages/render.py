@@ -18,6 +18,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any, cast
@@ -31,7 +32,7 @@ from PIL import Image
 from vitrail import text as words
 from vitrail.io import DATA, EVALUATION, EXPLANATION, SHOW, SIMILAR
 from vitrail.pages import chart, colour, trust
-from vitrail.pages.chart import Chart, Series, line_chart
+from vitrail.pages.chart import Chart, Series, line_chart, linear_axis
 from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, MadeView, Rates, RunView
 from vitrail.text import number, percent
@@ -322,7 +323,13 @@ def data_page(report: Any, groups: Sequence[Mapping[str, Any]], command: str = "
         groups: Of its `to_dict`: in which ways images belong together.
         command: The command line that made the page.
     """
-    values = {"report": report, "groups": groups, "command": command}
+    values: dict[str, Any] = {"report": report, "groups": groups, "command": command, "chart": None}
+    if curve := report.by_model.curve if report.by_model else ():
+        middles, ends = [each["middle"] for each in curve], ("95 % interval, from", "95 % interval, to")
+        lines = [Series("accuracy", [each["accuracy"] for each in curve])]
+        lines += [Series(name, [each["interval"][end] for each in curve]) for end, name in enumerate(ends)]
+        drawn = line_chart("Accuracy outside training", middles, lines, write=words.percent_in_words)
+        values["chart"] = replace(drawn, x=linear_axis(middles), along="distance to the nearest training image")
     return document("data.html", f"{words.short_paths(report.data)} · data", DATA, values)
 
 

@@ -7,8 +7,9 @@ distort pretrained features and underperform out-of-distribution", ICLR 2022).
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -79,34 +80,73 @@ def map_features(values: Float[Tensor, "n d"], weights: Float[Tensor, "v d_and_1
     return values.double() @ weights[:, :-1].T + weights[:, -1]
 
 
-def choose_penalty(codec: "Codec", values: Float[Tensor, "n d"], targets: Tensor) -> tuple[float, Float[Tensor, " m"]]:
+def folds_of(codec: "Codec", targets: Tensor, units: Int[np.ndarray, " n"] | None = None) -> Int[Tensor, " n"]:
+    """The fold of each sample, from 0: by the codec's `strata`, if it has some, each has its part of those alike.
+
+    Args:
+        codec: Of the targets.
+        targets: (n, ...).
+        units: Samples of one number are in one fold; each is alone when None.
+    """
+    units = np.arange(len(targets)) if units is None else units
+    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+    strata = torch.zeros(len(targets), dtype=torch.long) if codec.strata is None else codec.strata(targets)
+    strata, place = strata[first], torch.zeros(len(first), dtype=torch.long)  # of a unit among those like it
+    for each in strata.unique():
+        place[strata == each] = torch.arange(int((strata == each).sum()))
+    return (place % FOLDS)[unit]
+
+
+def choose_penalty(
+    codec: "Codec", values: Float[Tensor, "n d"], targets: Tensor, folds: Int[Tensor, " n"] | None = None
+) -> tuple[float, Float[Tensor, "n v"]]:
     """The penalty with the least cross-validated loss on the training samples.
 
     Args:
-        codec: Of the targets; by its `strata`, if it has some, each fold has its part of those that are alike.
+        codec: Of the targets.
         values: Of training samples.
         targets: (n, ...).
+        folds: Of each sample, all of which are held out in turn; as `folds_of` has them when None, and of many samples
+            one is held out alone.
 
     Returns:
-        The penalty, and the errors under it of the samples that were held out.
+        The penalty, and the outputs under it, each by a map fitted on other folds; NaN of what was not held out.
     """
-    strata = torch.zeros(len(values), dtype=torch.long) if codec.strata is None else codec.strata(targets)
-    place = torch.zeros_like(strata)  # of a sample among those like it
-    for each in strata.unique():
-        own = strata == each
-        place[own] = torch.arange(int(own.sum()))
-    losses, errors = dict.fromkeys(PENALTIES, 0.0), {penalty: list[Tensor]() for penalty in PENALTIES}
-    for fold in range(FOLDS if len(values) < ONE_FOLD else 1):
-        held, found = place % FOLDS == fold, None
+    count = FOLDS if folds is not None or len(values) < ONE_FOLD else 1
+    folds = folds_of(codec, targets) if folds is None else folds
+    losses, nothing = dict.fromkeys(PENALTIES, 0.0), torch.full((len(values), codec.outputs), torch.nan).double()
+    outputs = {penalty: nothing.clone() for penalty in PENALTIES}
+    for fold in range(count):
+        held, found = folds == fold, None
         if not held.any() or held.all():
             continue
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
             found = linear_map(codec, values[~held], targets[~held], penalty, found, FEW_STEPS)
-            answers = map_features(values[held], found)
+            outputs[penalty][held] = answers = map_features(values[held], found)
             losses[penalty] += float(codec.loss(answers, targets[held], reduction="sum"))
-            errors[penalty].append(codec.error(answers, targets[held]))
     best = min(losses, key=lambda penalty: (losses[penalty], -penalty))
-    return best, torch.cat(errors[best]) if errors[best] else torch.zeros(0)
+    return best, outputs[best]
+
+
+def held_out_outputs(
+    codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor, units: Int[np.ndarray, " n"]
+) -> Float[Tensor, "n v"]:
+    """What a linear head gives for each sample, fitted on the samples of the other folds: see `folds_of`.
+
+    Args:
+        codec: Of the targets.
+        features: What a head reads.
+        targets: (n, ...), of each class in two folds or more.
+        units: Samples of one number are in one fold.
+    """
+    return choose_penalty(codec, _standardised(features)[0], targets, folds_of(codec, targets, units))[1]
+
+
+def _standardised(features: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of mean 0 and standard deviation 1, which were these."""
+    std, mean = torch.std_mean(features.double(), dim=0, correction=0)
+    std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # for features that never change
+    return (features.double() - mean) / std, mean, std
 
 
 def fit_linear(codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor) -> LinearFit:
@@ -117,10 +157,9 @@ def fit_linear(codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor) 
         features: What a head reads, of training samples.
         targets: (n, ...).
     """
-    std, mean = torch.std_mean(features.double(), dim=0, correction=0)
-    std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # for features that never change
-    standard = (features.double() - mean) / std
-    penalty, errors = choose_penalty(codec, standard, targets)
+    standard, mean, std = _standardised(features)
+    penalty, outputs = choose_penalty(codec, standard, targets)
+    held = ~outputs.isnan().any(dim=1)
     both = linear_map(codec, standard, targets, penalty)
-    weight = both[:, :-1] / std
+    weight, errors = both[:, :-1] / std, codec.error(outputs[held], targets[held])
     return LinearFit(torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1), penalty, errors)
