@@ -4,7 +4,7 @@
                each label a probability p. Labels are held to be drawn by p, sharpened to a power, but for a fraction r
                of slips, which may be any of k classes; power and r are those under which the labels are most probable.
                Named are those that are more probably a slip: r / k > (1 - r) p, the most suspicious first. Of labels
-               without slips r is near 0, and hardly one is named. Nothing is said where the head avoids less than half
+               without slips r is near 0, and hardly one is named. Nothing is said where the head avoids less than 60 %
                of the mistakes that the most frequent class makes as the answer to all
     unlike     the distance (1 less the cosine) of each image outside training to the nearest in training is held
                against that of each training image to the nearest of another group. The farthest are named, as many as
@@ -42,7 +42,7 @@ from vitrail.text import ShortRepr, percent_in_words
 
 POWERS, RATES = np.geomspace(0.5, 8, 17), np.append(0, np.geomspace(1e-4, 0.5, 60))  # that are tried
 SLIP = 0.5  # how probable it is that a label that is named is one, at least
-SKILL = 0.5  # of the mistakes of always naming the most frequent class, those that a head avoids, at least
+SKILL = 0.6  # of the mistakes of always naming the most frequent class, those that a head avoids, at least
 CHANCE = 0.2  # of the images that are named as unlike all in training, what chance gives, at most
 FEWEST = 20  # training images of different groups by which distances are judged, and images of a bin, at least
 MOST = 5000  # of these training images that are compared with all others
