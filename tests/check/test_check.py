@@ -100,6 +100,19 @@ def lines_of(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    rows = ["path,count,split"]
+    for number in range(12):
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16), np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
+        rows.append(f"{number}.png,{number},{'val' if number % 3 == 0 else 'train'}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    found = check_data(str(tmp_path / "list.csv"))
+    assert found.classes == {}
+    assert [each.kind for each in found.findings if each.kind == "missing class"] == []
+
+
 def test_the_list_keeps_groups_and_copies_on_one_side_and_all_else_where_it_was(faults: Path, tmp_path: Path) -> None:
     out, before = tmp_path / "split.csv", sorted(faults.rglob("*"))
     layout = Layout(group_pattern=r"(clip\d+)_\d+")

@@ -18,7 +18,7 @@ from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.neighbours import groups_by_features, kept_features
 from vitrail.check.survey import KINDS, MODES, Survey, quick_survey, survey
 from vitrail.check.suspects import ByModel, look_by_model
-from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, SPLITS, TRAIN, RawDataset
+from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, NUMBER, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.multiple import LabelSets
@@ -244,8 +244,9 @@ def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:
 
 
 def _classes_of(raw: RawDataset) -> dict[str, dict[str, int]]:
-    """How many images of each class each split has."""
-    name = next((name for name in (LABEL, LABELS) if name in raw.columns()), None)
+    """How many images of each class each split has; none of numbers, which are no classes."""
+    name = next((name for name in raw.columns() if name in (LABEL, LABELS, NUMBER)), None)
+    name = None if name == NUMBER else name
     counts = {split: samples.column(name).counts() for split, samples in raw.splits.items()} if name else {}
     every = dict.fromkeys(sorted({label for of in counts.values() for label in of}))
     return {label: {split: of.get(label, 0) for split, of in counts.items()} for label in every}
