@@ -379,7 +379,8 @@ class MultiLabelMetrics(Metrics):
             sentence=f"of {counted(len(ids), 'image')}, {counted(len(counts), 'label')}{left} "
             f"(95 % interval {ends}); {at}",
             about=(
-                "is the mean over labels of how well images that have a label stand before those that do not",
+                "",
+                "It is the mean over labels of how well images that have a label stand before those that do not. "
                 f"With 95 % confidence it lies, on images like these, between {ends.replace(' to ', ' and ')} (images "
                 f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
             ),

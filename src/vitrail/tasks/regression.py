@@ -364,10 +364,11 @@ class NumberMetrics(Metrics):
             },
             sentence=f"of {counted(len(ids), 'image')},{unit} (95 % interval {shown}){more}".replace(", (", " ("),
             about=(
-                "is by how much a prediction is wrong, on average",
-                f"With 95 % confidence it lies, on images like these, between {shown.replace(' to ', ' and ')}{more}.",
+                "",
+                f"By so much a prediction is wrong, on average. With 95 % confidence it lies, on images like these, "
+                f"between {shown.replace(' to ', ' and ')}{more}.",
             ),
-            tables=(pages.Table("Number by number", tuple(_HEADER), tuple(map(_cells, rows))),),
+            tables=(pages.Table("Number by number", tuple(_HEADER.values()), tuple(map(_cells, rows))),),
             examples=tuple(Example(int(ids[row]), name(int(ids[row])), truths[row], said[row]) for row in some),
             ids=ids,
             truths=np.array(truths, object),
