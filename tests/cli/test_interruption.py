@@ -64,10 +64,10 @@ command.signal_behind(3, NUMBER, send=lambda process, number: subprocess.run(["k
 def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
     """As SLURM, systemd and a terminal send it: to those that decode, too."""
     how = options("photos")
-    given = ("--config", how.config, "--epochs", how.epochs, "--batch-size", how.batch_size, "--workers", 2)
+    given = ("--config", how.config, "--epochs", how.epochs, "--batch-size", how.batch_size)
     given = ("train", photographs(tmp_path), *given, "--image-size", 16, "--threads", 1, "--device", "cpu")
     run = tmp_path / "run"
-    answer = call_outside(*given, "--out", run, before=TO_ALL.replace("NUMBER", str(int(number))))
+    answer = call_outside(*given, "--out", run, "--workers", 2, before=TO_ALL.replace("NUMBER", str(int(number))))
     assert answer.code == INTERRUPTED, answer.err
     assert "step 3" in answer.problem
     assert str(run) in answer.problem
@@ -75,8 +75,8 @@ def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals,
     assert len(answer.err.splitlines()) == 2, answer.err
     assert not (run / "lock").exists()
     assert not (run / "evaluation.json").exists()
-    assert cli(*given, "--out", run, "--resume", "auto").code == 0
-    assert cli(*given, "--out", tmp_path / "whole").code == 0
+    assert cli(*given, "--out", run, "--workers", 0, "--resume", "auto").code == 0
+    assert cli(*given, "--out", tmp_path / "whole", "--workers", 0).code == 0
     assert stored(run)["weights"] == stored(tmp_path / "whole")["weights"]
 
 

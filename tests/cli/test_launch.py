@@ -162,7 +162,7 @@ def of_launch(mark: str) -> list[int]:
 
 SILENCE = 20  # seconds: on a machine that is busy a process that starts is silent for longer than some
 LIMIT = 3 * SILENCE + 60  # before all have met it takes two and a half
-STRIKES = [("SIGKILL", "met"), ("SIGSTOP", "met"), ("SIGKILL", "started"), ("SIGSTOP", "started")]
+STRIKES = [("SIGKILL", "started"), ("SIGKILL", "met"), ("SIGSTOP", "met"), ("SIGSTOP", "started")]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")

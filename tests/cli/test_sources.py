@@ -14,6 +14,13 @@ from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.sequence_models import text_model
 
+KINDS, SUFFIXES = ("labelled", "bare", "table"), (".csv", ".tsv", ".jsonl")
+LISTS = [  # each kind and each suffix once; all of them in `make soak`
+    pytest.param(kind, suffix, marks=() if (row, at) in ((0, 0), (1, 1), (2, 2)) else pytest.mark.soak)
+    for row, kind in enumerate(KINDS)
+    for at, suffix in enumerate(SUFFIXES)
+]
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,8 +44,7 @@ def files_of(place: Path) -> list[Path]:
     return sorted((place / "photos").rglob("*.*"))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-@pytest.mark.parametrize("name", ["labelled", "bare", "table"])
+@pytest.mark.parametrize(("name", "suffix"), LISTS)
 def test_a_list_is_read_by_every_verb(name: str, suffix: str, place: Path, cli: Cli, tmp_path: Path) -> None:
     """Its paths are relative to it, its names are its own, and what it says of classes is told where they are known."""
     data, files, model = place / "lists" / f"{name}{suffix}", files_of(place), vitrail.load(place / "model")

@@ -141,6 +141,7 @@ next(StreamedLoader(Slow([Path("a.png")], Path()), Preprocessing((4, 4)), worker
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends behind its batch")
 def test_no_worker_outlives_its_parent() -> None:
     """It ends in the middle of a batch, too."""

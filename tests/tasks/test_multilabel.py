@@ -166,7 +166,23 @@ def write_pets(folder: Path, form: str) -> Path:
     return listed
 
 
-@pytest.mark.parametrize("form", ["words", "json", "columns"])
+def test_lists_and_columns_are_read_as_words_are(tmp_path: Path) -> None:
+    found = {}
+    for form in ("words", "json", "columns"):
+        (tmp_path / form).mkdir()
+        found[form] = vitrail.data.read(str(write_pets(tmp_path / form, form))).splits
+    for split in SPLITS:
+        words, lists, columns = (found[form][split].column("labels") for form in found)
+        assert words.names == lists.names == columns.names == NAMES
+        assert np.array_equal(lists.values, words.values)
+        unknown = (np.arange(len(words)) % 10 == 0) & (split == "train")
+        assert (columns.values[unknown] == -1).all()
+        assert np.array_equal(columns.values[~unknown], words.values[~unknown])
+
+
+@pytest.mark.parametrize(
+    "form", ["words", *(pytest.param(form, marks=pytest.mark.soak) for form in ("json", "columns"))]
+)
 def test_a_list_is_learnt_and_every_verb_answers(form: str, tmp_path: Path) -> None:
     listed, run = write_pets(tmp_path, form), tmp_path / "run"
     (tmp_path / "small.yaml").write_text(SMALL)

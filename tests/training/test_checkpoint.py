@@ -51,6 +51,7 @@ def test_everything_comes_back(three: list[State], tmp_path: Path) -> None:
     assert kinds == {".safetensors", ".json"}, "no pickle"
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are those of Linux")
 def test_a_state_is_written_without_a_second_copy_in_memory(tmp_path: Path) -> None:
     """64 MiB of tensors, with 32 MiB free: safetensors' own function aborts the process there."""

@@ -70,10 +70,10 @@ def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[di
         assert [row["samples"] for row in one["rows"]] == [IMAGES, IMAGES], case
 
 
-@pytest.mark.timeout(900)  # a dozen trainings, on a machine that is busy
-def test_kills_around_the_end_of_an_epoch(tmp_path: Path) -> None:
-    """At every second of the six places once; at all of them and at random moments in `make soak`."""
-    must_go_on([ALL[4 * number + number % 4] for number in range(0, 6, 2)], tmp_path)
+@pytest.mark.timeout(900)  # three trainings, on a machine that is busy
+def test_a_kill_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """Where its state is saved; at all six places and at random moments in `make soak`."""
+    must_go_on([{"place": "save", "accumulate": 3}], tmp_path, UNBROKEN[1:])
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ import os
 import shlex
 import socket
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ from vitrail.weights import files
 from vitrail.weights.files import another_copy, read_weights
 
 pytestmark = pytest.mark.usefixtures("as_a_user", "own_cache")
+
+
+@pytest.fixture(autouse=True)
+def a_process_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's (see tests/spared.py)."""
+    monkeypatch.setattr(files, "subprocess", subprocess)
+
 
 PLAIN = Preprocessing((8, 8))
 TWELVE = (

@@ -3,8 +3,8 @@
 It is converted as it lives, in the process where it does, and from its tensors.
 
 A version is installed beside the environment, into a folder of pytest's cache, and runs once, in a process of its own.
-Here that is today's, with small networks; `make soak` adds the pinned one and the lab's own size. Without a package
-index these tests are skipped; what needs no reference runs everywhere.
+So the tests that ask it are long ones, of today's and of the pinned one, and are skipped without a package index; what
+needs no reference runs everywhere.
 """
 
 import json
@@ -32,7 +32,7 @@ from vitrail.weights.convert import Converted, from_tensors
 from vitrail.weights.published import GAP
 from vitrail.weights.vit_pytorch import PARTS
 
-VERSIONS = (TODAY, pytest.param(PINNED, marks=pytest.mark.soak))
+VERSIONS = (TODAY, PINNED)
 LAB = {"image_size": 256, "patch_size": 32, "num_classes": 1000, "dim": 1024, "depth": 6, "heads": 16, "mlp_dim": 2048}
 FORMS = {
     "small": SMALL,
@@ -93,6 +93,7 @@ def check_logits(arguments: dict, theirs: Answered, version: str) -> None:
         assert count == sum(tensor.numel() for tensor in state.values())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_logits_are_equal(version: str, reference: Reference):
     found = reference(version)
@@ -101,11 +102,12 @@ def test_logits_are_equal(version: str, reference: Reference):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("version", [TODAY, PINNED])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_logits_of_the_labs_size_are_equal(version: str, reference: Reference):
     check_logits(LAB, reference(version, {"lab": LAB})["lab"], version)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_planted_faults_are_seen(version: str, reference: Reference):
     """Another epsilon, another number of heads, another order of the pixels: each moves the logits."""
@@ -126,6 +128,7 @@ def test_planted_faults_are_seen(version: str, reference: Reference):
     assert wrong(right.config, {name: right.state_dict()[name].flip(-1)}) > 1e-3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", OTHERS)
 def test_todays_mean_of_patches(name: str, reference: Reference):
     theirs = reference(TODAY)[name]

@@ -117,7 +117,7 @@ def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "folds"), [(12, 6), (COUNT, 3)]
+    ("count", "folds"), [(12, 6), pytest.param(COUNT, 3, marks=pytest.mark.soak)]
 )  # three: some are explained together with one of the other half
 def test_images_of_a_call_have_composites_once_for_a_fold(
     model: Model, monkeypatch: pytest.MonkeyPatch, count: int, folds: int
