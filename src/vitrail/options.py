@@ -224,6 +224,27 @@ class OptimizationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RareOptions:
+    """What is done for rare classes: of the training loss or its samples alone, not of what is reported or chosen by.
+
+    Attributes:
+        class_weights: Weights in the training loss: auto for the inverse of each class's frequency, or a file with a
+            weight for each class (.csv with lines class,weight; .json; .yaml), scaled to mean 1 over the training
+            samples. Of several labels an image: how much more one with the label weighs than one without.
+        balance: Draw every class equally often in an epoch of the same length; within a class the groups take turns.
+            This is sampling: no sample weighs more than another in the loss.
+        logit_adjustment: Add this times the logarithm of each class's frequency to its logit in the training loss
+            (Menon et al., 2021), such as 1; predictions use the logits without it.
+    """
+
+    TITLE: ClassVar[str] = "rare classes"
+
+    class_weights: str | None = option(metavar="auto|FILE")
+    balance: bool = False
+    logit_adjustment: float | None = option(metavar="TAU")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExecutionOptions(Computing):
     """Device and speed.
 
@@ -278,7 +299,9 @@ class RunOptions:
 
 @typed
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(RunOptions, ExecutionOptions, OptimizationOptions, InitialOptions, NetworkOptions, DataOptions):
+class TrainOptions(
+    RunOptions, ExecutionOptions, RareOptions, OptimizationOptions, InitialOptions, NetworkOptions, DataOptions
+):
     """Options of a training run; None, or "auto", leaves a choice to the configuration file, then to the recipe."""
 
     def __post_init__(self) -> None:

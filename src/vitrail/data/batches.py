@@ -75,6 +75,8 @@ class Batches:
         seed: Of the run.
         device: Where the batches go.
         chosen: (n,) ids in the loader of the samples that are these, under ids of their own from 0 on; None for all.
+        units: (n,) where the column's classes come equally often, what takes turns (see `vitrail.data.plan.balanced`);
+            None where an epoch has every sample once.
     """
 
     loader: Loader
@@ -86,6 +88,7 @@ class Batches:
     seed: int = 0
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # a plain value
     chosen: Int64[np.ndarray, " n"] | None = None
+    units: Int64[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         """How many samples an epoch has."""
@@ -107,9 +110,11 @@ class Batches:
     def subset(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
         """Some of the samples, which are not read again."""
         chosen = ids if self.chosen is None else self.chosen[ids]
-        return replace(self, chosen=chosen, column=self.column.select(ids))
+        units = None if self.units is None else self.units[ids]
+        return replace(self, chosen=chosen, column=self.column.select(ids), units=units)
 
     def _fetch(self, rows: list[NDArray[np.int64]], epoch: int) -> Iterator[Loaded]:
+        rows = [ids % len(self) for ids in rows]  # of what an epoch has twice
         return self.loader.fetch(rows if self.chosen is None else [self.chosen[ids] for ids in rows], epoch)
 
     def batches(
@@ -128,7 +133,9 @@ class Batches:
         """
         a = self.augmentation
         mixes = bool(a.mixup or a.cutmix)
-        planned = plan(self.seed, epoch, len(self), mixup=a.mixup, cutmix=a.cutmix)
+        classes = self.column.strata()
+        balance = None if self.units is None or classes is None else (classes, self.units)
+        planned = plan(self.seed, epoch, len(self), mixup=a.mixup, cutmix=a.cutmix, balance=balance)
         whole = places_of(len(planned), batch_size, part_size or batch_size)[start:]
         wanted = [share.part(place) for place in whole]
         places = [
@@ -171,7 +178,7 @@ class Batches:
         """
         a, readable = self.augmentation, got.readable
         inputs = got.pixels.to(self.device, non_blocking=True)
-        labels = self.codec.targets(self.column.take(planned.ids, epoch))
+        labels = self.codec.targets(self.column.take(planned.ids % len(self), epoch))
         weights, partners = None, labels
         if isinstance(self.input, Preprocessing):
             size = self.input.size
@@ -183,11 +190,11 @@ class Batches:
                 planned = replace(planned, weights=np.where(readable[other], planned.weights, 1.0))
                 inputs, weights = mix(inputs[own], inputs[other], planned, draws.pasted[own])
                 readable = readable[own]
-                partners = self.codec.targets(self.column.take(planned.partners, epoch))
+                partners = self.codec.targets(self.column.take(planned.partners % len(self), epoch))
         targets = labels
         if self.blend is not None:
             targets = self.blend(labels, partners, weights, a.label_smoothing, self.codec.outputs)
-        return Batch(inputs, targets, labels, planned.ids, epoch, number), readable
+        return Batch(inputs, targets, labels, planned.ids % len(self), epoch, number), readable
 
     def _on_device(
         self, batch: Batch, readable: Bool[Tensor, " b"], share: Share = WHOLE, counts: bool = True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 
 # streams of random numbers, so that two uses of the same (seed, epoch, id) are independent
-ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING, BACKGROUND = range(7)
+ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING, BACKGROUND, TURN = range(8)
 
 
 def _mix_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -50,8 +50,8 @@ class EpochPlan:
     """The plan of one epoch: what stands in each place of its order.
 
     Attributes:
-        ids: (n,) which image.
-        partners: (n,) which image it is mixed with; itself where nothing is mixed.
+        ids: (n,) which image; n more for each time that the epoch had it before, so that it is augmented anew.
+        partners: (n,) which of these it is mixed with; itself where nothing is mixed.
         weights: (n,) float64, the image's own weight in the mixture, in (0, 1]; 1 where nothing is mixed.
         cut: (n,) True where a box of the partner is pasted (CutMix), False where both are blended (mixup).
     """
@@ -88,7 +88,47 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> EpochPlan:
+def balanced(seed: int, epoch: int, classes: Ids, units: Ids) -> Ids:
+    """The images of an epoch in which every class comes equally often, class by class.
+
+    All draws of a class, over all epochs, are one sequence of rounds. In a round each of its units has one turn, in an
+    order of that round, and gives its next image. An epoch begins where the one before ended, and takes from each class
+    floor((n (epoch + 1) + place) / k) - floor((n epoch + place) / k), where the k classes have the places 0 to k - 1:
+    n in all, so that counts differ by at most one, in an epoch and over all epochs.
+
+    Args:
+        seed: Of the run.
+        epoch: Counted from 0.
+        classes: (n,) the class of each image.
+        units: (n,) images of one number (a recording) take turns; each image is one where all differ.
+
+    Returns:
+        (n,) images.
+    """
+    count, (names, counts) = len(classes), np.unique(classes, return_counts=True)
+    order = np.lexsort((uniforms(np.arange(count), 1, seed=seed, epoch=0, stream=TURN)[:, 0], units, classes))
+    places = np.argsort(np.argsort(uniforms(names, 1, seed=seed, epoch=-1, stream=TURN)[:, 0], kind="stable"))
+    drawn = list[Ids]()
+    for name, place, mine in zip(names.tolist(), places.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
+        _, first, sizes = np.unique(units[mine], return_index=True, return_counts=True)
+        wide = len(sizes)
+        turns = np.arange(*((count * end + place) // len(names) for end in (epoch, epoch + 1)))
+        rounds = np.arange(turns[0] // wide, turns[-1] // wide + 1)[:, None]
+        keys = uniforms((rounds * wide + np.arange(wide)).ravel(), 1, seed=seed, epoch=1 + name, stream=TURN)
+        unit = np.argsort(keys.reshape(-1, wide), axis=1, kind="stable").ravel()[turns - rounds[0] * wide]
+        drawn.append(mine[first[unit] + turns // wide % sizes[unit]])
+    return np.concatenate(drawn)
+
+
+def plan(
+    seed: int,
+    epoch: int,
+    count: int,
+    *,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    balance: tuple[Ids, Ids] | None = None,
+) -> EpochPlan:
     """The order of one epoch, and who is mixed with whom.
 
     Neighbours in the order are each other's partners. Weights follow Beta(alpha, alpha), as in "mixup" (2017) and
@@ -100,9 +140,14 @@ def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float
         count: Number of images, whose ids are 0 to count - 1.
         mixup: Alpha of mixup; 0 for none.
         cutmix: Alpha of CutMix; 0 for none.
+        balance: Classes and units of `balanced`, where every class comes equally often; None for every image once.
     """
     everyone = np.arange(count, dtype=np.int64)
     ids = np.argsort(uniforms(everyone, 1, seed=seed, epoch=epoch, stream=ORDER)[:, 0], kind="stable").astype(np.int64)
+    if balance is not None:
+        ids = balanced(seed, epoch, *balance)[ids]
+        alike = np.argsort(ids, kind="stable")
+        ids[alike] += count * (everyone - np.searchsorted(ids[alike], ids[alike]))
     if not (mixup or cutmix):
         return EpochPlan(ids, ids, np.ones(count), np.zeros(count, np.bool_))
     beside = everyone ^ 1

@@ -8,6 +8,7 @@ linear map   fitted on standardised features, with the penalty that is best by c
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -57,7 +58,7 @@ def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
         one.bias.copy_(both[:, -1])
 
 
-def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches) -> Probed:
+def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches, loss: Any = None) -> Probed:
     """Fit the head of a network on its features, and evaluate it on held-out images.
 
     Args:
@@ -65,6 +66,7 @@ def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches) ->
         output: What the outputs mean; with a `loss`.
         train: Training images, preprocessed as for an evaluation.
         held_out: Images to evaluate it on.
+        loss: What is minimised, in place of the output's.
 
     Raises:
         UsageError: The head is no linear map.
@@ -73,7 +75,7 @@ def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches) ->
     began, error = time.perf_counter(), output.error
     known, unseen = head_features(network, train), head_features(network, held_out)
     reading = time.perf_counter() - began
-    fitted = output.fit(known.values, known.labels)
+    fitted = output.fit(known.values, known.labels, loss)
     put_into_heads(network, fitted.weights)
     near = None if output.vote is None else error(nearest_vote(output.vote, known, unseen), unseen.labels)
     return Probed(

@@ -24,7 +24,8 @@ from vitrail.weights.places import HUBS
 
 ASSUME = "teacher_assume"
 EARLIER = "sections and keys, such as `optimization: {epochs: 20}`; the config.yaml of any run shows all of them"
-WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
+WEIGHTS = "class_weights"
+WHOLE = (ASSUME, "assume", "reads", WEIGHTS)  # whose values, of any names, are one setting
 OPTIONS = "the options"  # in a message, in place of a file
 RENAMED = {"init": "source", "lr": "learning_rate", "distillation": "kind"}  # options, and the settings they decide
 
@@ -85,6 +86,30 @@ class Optimization:
     lora: AtLeast0 = 0
     max_time: NotNegative = 0.0
     patience: AtLeast0 = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rare:
+    """What a training does for rare classes; an evaluation and every loss that is reported are as without it.
+
+    Attributes:
+        class_weights: Of each class in the training loss, of mean 1 over the training samples: auto for the inverse of
+            its frequency, or by name; None for none.
+        balance: Whether every class is drawn equally often.
+        logit_adjustment: The training loss sees logits plus this times the logarithm of the class's frequency.
+    """
+
+    class_weights: Literal["auto"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = None
+    balance: bool = False
+    logit_adjustment: NotNegative = 0.0
+
+    @property
+    def words(self) -> str:
+        """All of it in a few words, for cards; empty for nothing."""
+        weights = "class weights" if self.class_weights is None else f"class weights {self.class_weights}"
+        how = {weights: self.class_weights is not None, "balanced sampling": self.balance}
+        how |= {f"logit adjustment {self.logit_adjustment:g}": self.logit_adjustment > 0}
+        return ", ".join(name for name, done in how.items() if done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +208,7 @@ class Settings:
         network: Configuration of the network.
         augmentation: Of training images; and label smoothing.
         optimization: Optimizer, schedule and length.
+        rare: What is done for rare classes.
         execution: Device and speed.
         initial: The pretrained weights; None for random ones.
         distillation: Teacher and loss; None without a teacher.
@@ -209,6 +235,7 @@ class Settings:
     network: NetworkConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
     optimization: Optimization = field(default_factory=Optimization)
+    rare: Rare = field(default_factory=Rare)
     execution: Execution = field(default_factory=Execution)
     initial: Initial | None = None
     distillation: Distillation | None = None
@@ -268,6 +295,7 @@ SECTIONS: dict[str, type] = {
     "network": ViTConfig,
     "initial": Initial,
     "optimization": Optimization,
+    "rare": Rare,
     "execution": Execution,
     "distillation": Distillation,
     "layout": Layout,
@@ -308,7 +336,8 @@ def lay_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     laid = dict(values)
     for key, value in above.items():
         inner = laid.get(key)
-        laid[key] = lay_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        both = isinstance(inner, dict) and isinstance(value, dict) and key != WEIGHTS  # of one file alone
+        laid[key] = lay_over(inner, value) if both else value
     return laid
 
 

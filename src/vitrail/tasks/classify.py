@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.task import (
     Example,
     Input,
+    Loss,
     Measures,
     Metric,
     Metrics,
@@ -28,6 +29,7 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
+    by_name,
     expect_codec,
     fraction_result,
 )
@@ -44,25 +46,29 @@ TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
 EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
+SHARP = 1e-6  # what of a target is the class at least, beside what smoothing spreads
 
 ACCURACY = Metric("accuracy", "accuracy")
 Targets = Int[Tensor, " b"]
 
 
-def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
+def cross_entropy(
+    network: Network, batch: "Batch", loss: Any = F.cross_entropy
+) -> tuple[Float[Tensor, ""], int, Measures]:
     """Cross-entropy of the logits with hard targets (b,) or mixed ones (b, classes).
 
     Args:
         network: Gives logits (b, classes).
         batch: Images and targets.
+        loss: Of logits and targets, where classes are weighted.
 
     Returns:
         The summed loss in nats, the number of images, and `correct`: how many have their own label as top class.
     """
     logits = at_least_fp32(network(batch.inputs))
-    loss = F.cross_entropy(logits, batch.targets, reduction="sum")
+    summed = loss(logits, batch.targets, reduction="sum")
     correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
-    return loss, len(batch), {"correct": correct}
+    return summed, len(batch), {"correct": correct}
 
 
 def divergence(outputs: Outputs, teacher: Outputs, kind: str, temperature: float) -> Float[Tensor, ""]:
@@ -176,6 +182,45 @@ class Classes(ShortRepr, Codec):
     loss = staticmethod(F.cross_entropy)
     divergence = staticmethod(divergence)
 
+    def weighted(
+        self,
+        counts: Mapping[str, int],
+        given: Mapping[str, float] | Literal["auto"] | None = None,
+        even: bool = False,
+        tau: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Loss:
+        """Cross-entropy in which each class of a target has its weight, of mean 1 over the samples that are drawn.
+
+        A mixed target is weighted class by class, as by torch's `weight`; labels are smoothed behind that: else the
+        bit that smoothing gives a rare class would outweigh the frequent class of the image. Logits are adjusted as in
+        "Long-tail learning via logit adjustment" (Menon et al., ICLR 2021), equation 10; answers are the plain ones.
+
+        Args:
+            counts: Training samples of each class; none counts as one.
+            given: The weight of each class; "auto" for the inverse of its frequency; None for equal ones.
+            even: Whether every class is drawn equally often.
+            tau: The loss sees logits + tau log(frequency).
+            smoothing: Of the targets, where they are probabilities.
+        """
+        found = torch.tensor([max(1, counts.get(name, 0)) for name in self.names], dtype=torch.float64)
+        frequency = found / found.sum()
+        weights = by_name(given, self.names, 1 / frequency)
+        weights = weights / weights.mean() if even else weights / (weights * frequency).sum()
+        shift, rest = tau * frequency.log(), smoothing / len(self.names)
+
+        def loss(outputs: Outputs, targets: Tensor, reduction: str = "mean") -> Float[Tensor, ""]:
+            each = weights.to(outputs)
+            if targets.is_floating_point():
+                own = each * (targets.to(outputs) - rest) / max(1 - smoothing, SHARP)
+                wanted = (1 - smoothing) * own + rest * own.sum(dim=1, keepdim=True)
+            else:
+                wanted = each * F.one_hot(targets, len(each))
+            summed = F.cross_entropy(outputs + shift.to(outputs), wanted, reduction="sum")
+            return summed / max(1, len(outputs)) if reduction == "mean" else summed
+
+        return loss
+
     @property
     def number_of(self) -> dict[str, int]:
         """The number of a class by its name, its id, or a synonym that no other class has."""
@@ -251,7 +296,7 @@ class Classes(ShortRepr, Codec):
         """The classes themselves."""
         return targets
 
-    def fit(self, features: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> "LinearFit":
+    def fit(self, features: Float[Tensor, "n d"], targets: Int[Tensor, " n"], loss: Any = None) -> "LinearFit":
         """Multinomial logistic regression; cross-validated class by class.
 
         Raises:
@@ -259,7 +304,7 @@ class Classes(ShortRepr, Codec):
         """
         if len(targets.unique()) < 2:
             raise DataError("all training images are of one class", "images of two")
-        return super().fit(features, targets)
+        return super().fit(features, targets, loss)
 
     def choose(self, outputs: Outputs, wanted: Any = None) -> "ChosenTarget":
         """A class of each image, its top class when None; or one rather than another."""

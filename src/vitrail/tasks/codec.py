@@ -106,6 +106,8 @@ class Codec(ABC):
         vote: (targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v).
         strata: (targets) -> (n,): which samples are alike, so that each part of a split gets some of each.
         loss: (outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, for a linear head.
+        weighted: (training samples by name, weights by name or "auto" or None, whether all are drawn equally often, tau
+            of logit adjustment, label smoothing) -> a `loss` for rare classes.
         settle: (outputs, targets) -> the codec with what it decides on validation samples that are not reported on;
             what that is, in words, is its `settled`.
         choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
@@ -123,6 +125,7 @@ class Codec(ABC):
     vote: Any = None
     strata: Any = None
     loss: Any = None
+    weighted: Any = None
     settle: Any = None
     choose: Any = None
 
@@ -184,15 +187,15 @@ class Codec(ABC):
         same = (outputs - others).norm(dim=1) <= FAR * outputs.norm(dim=1)
         return Agreement(same, torch.full_like(same, math.nan, dtype=torch.float64))
 
-    def fit(self, features: Float[Tensor, "n d"], targets: Tensor) -> "LinearFit":
-        """The linear head that fits features best, where there is a `loss`; its penalty is cross-validated.
+    def fit(self, features: Float[Tensor, "n d"], targets: Tensor, loss: Any = None) -> "LinearFit":
+        """The linear head that fits features best by a loss, or by its own; the penalty is cross-validated.
 
         Raises:
             DataError: Nothing can be learnt from these targets.
         """
         from vitrail.tasks.linear import fit_linear  # of a training alone
 
-        return fit_linear(self, features, targets)
+        return fit_linear(self, features, targets, loss)
 
     def score(self, errors: Float[Tensor, " n"]) -> float:
         """What errors come to: the fraction that is right, or the mean distance."""

@@ -5,7 +5,7 @@ it does not distort the features at first (Kumar, Raghunathan, Jones, Ma and Lia
 distort pretrained features and underperform out-of-distribution", ICLR 2022).
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ def linear_map(
     penalty: float,
     start: Tensor | None = None,
     steps: int = STEPS,
+    loss: Any = None,
 ) -> Float[Tensor, "v d_and_1"]:
     """The map that minimises the codec's mean loss and half the penalty times squared weights, by L-BFGS.
 
@@ -52,6 +53,7 @@ def linear_map(
         penalty: Above 0; for cross-entropy that of scikit-learn is 1 / (C n). Biases are free.
         start: Initial map; zero when None.
         steps: Of L-BFGS at most.
+        loss: In place of the codec's.
 
     Returns:
         (v, d + 1) float64: weights, and the bias last.
@@ -60,13 +62,14 @@ def linear_map(
     both = torch.zeros(codec.outputs, x.shape[1], dtype=torch.float64) if start is None else start.clone()
     targets = targets.double() if targets.is_floating_point() else targets  # torch's losses take one precision
     both.requires_grad_(True)
+    loss = loss or codec.loss
     solver = torch.optim.LBFGS(
         [both], max_iter=steps, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
 
     def objective() -> Tensor:
         solver.zero_grad()
-        mean = codec.loss(x @ both.T, targets) + 0.5 * penalty * both[:, :-1].square().sum()
+        mean = loss(x @ both.T, targets) + 0.5 * penalty * both[:, :-1].square().sum()
         mean.backward()
         return mean
 
@@ -98,7 +101,11 @@ def folds_of(codec: "Codec", targets: Tensor, units: Int[np.ndarray, " n"] | Non
 
 
 def choose_penalty(
-    codec: "Codec", values: Float[Tensor, "n d"], targets: Tensor, folds: Int[Tensor, " n"] | None = None
+    codec: "Codec",
+    values: Float[Tensor, "n d"],
+    targets: Tensor,
+    folds: Int[Tensor, " n"] | None = None,
+    loss: Any = None,
 ) -> tuple[float, Float[Tensor, "n v"]]:
     """The penalty with the least cross-validated loss on the training samples.
 
@@ -108,6 +115,7 @@ def choose_penalty(
         targets: (n, ...).
         folds: Of each sample, all of which are held out in turn; as `folds_of` has them when None, and of many samples
             one is held out alone.
+        loss: In place of the codec's.
 
     Returns:
         The penalty, and the outputs under it, each by a map fitted on other folds; NaN of what was not held out.
@@ -121,9 +129,9 @@ def choose_penalty(
         if not held.any() or held.all():
             continue
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
-            found = linear_map(codec, values[~held], targets[~held], penalty, found, FEW_STEPS)
+            found = linear_map(codec, values[~held], targets[~held], penalty, found, FEW_STEPS, loss)
             outputs[penalty][held] = answers = map_features(values[held], found)
-            losses[penalty] += float(codec.loss(answers, targets[held], reduction="sum"))
+            losses[penalty] += float((loss or codec.loss)(answers, targets[held], reduction="sum"))
     best = min(losses, key=lambda penalty: (losses[penalty], -penalty))
     return best, outputs[best]
 
@@ -149,17 +157,18 @@ def _standardised(features: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tenso
     return (features.double() - mean) / std, mean, std
 
 
-def fit_linear(codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor) -> LinearFit:
+def fit_linear(codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor, loss: Any = None) -> LinearFit:
     """The head that fits features best; they are standardised for that, and the head is of them as they are.
 
     Args:
         codec: Of the targets.
         features: What a head reads, of training samples.
         targets: (n, ...).
+        loss: In place of the codec's.
     """
     standard, mean, std = _standardised(features)
-    penalty, outputs = choose_penalty(codec, standard, targets)
+    penalty, outputs = choose_penalty(codec, standard, targets, loss=loss)
     held = ~outputs.isnan().any(dim=1)
-    both = linear_map(codec, standard, targets, penalty)
+    both = linear_map(codec, standard, targets, penalty, loss=loss)
     weight, errors = both[:, :-1] / std, codec.error(outputs[held], targets[held])
     return LinearFit(torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1), penalty, errors)

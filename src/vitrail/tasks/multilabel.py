@@ -12,7 +12,7 @@ threshold: 1 less the label ranking average precision (Tsoumakas, Katakis and Vl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
     Example,
     Input,
+    Loss,
     Measures,
     Metric,
     Metrics,
@@ -39,6 +40,7 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
+    by_name,
     expect_codec,
 )
 from vitrail.text import ShortRepr, canonical_texts, percent
@@ -60,26 +62,31 @@ PRECISION = Metric("mean_average_precision", "mean average precision")
 Targets = Float[Tensor, "b v"]
 
 
-def binary_cross_entropy(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
+def binary_cross_entropy(
+    outputs: Outputs, targets: Targets, reduction: str = "mean", weights: Targets | None = None
+) -> Float[Tensor, ""]:
     """The mean over an image's labels, in nats, of which unknown ones (NaN) add nothing; the sum or mean over images.
 
     Args:
         outputs: Log-odds (b, v).
         targets: 1 where a label is there, 0 where not, between them where images are mixed, NaN where nobody knows.
         reduction: "mean" or "sum".
+        weights: Of each pair of image and label.
     """
     unknown = targets.isnan()
     wanted = targets.masked_fill(unknown, 0.0).to(outputs)
-    each = F.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").masked_fill(unknown, 0.0)
+    each = F.binary_cross_entropy_with_logits(outputs, wanted, weights, reduction="none").masked_fill(unknown, 0.0)
     whole = each.mean(dim=1).sum()
     return whole / max(1, len(outputs)) if reduction == "mean" else whole
 
 
-def summed_cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
+def summed_cross_entropy(
+    network: Network, batch: "Batch", loss: Any = binary_cross_entropy
+) -> tuple[Float[Tensor, ""], int, Measures]:
     """Binary cross-entropy; `hits` is the summed share of an image's known labels that are right at even odds."""
     outputs, known = at_least_fp32(network(batch.inputs)), ~batch.labels.isnan()
     right = (((outputs.detach() > 0) == (batch.labels > 0.5)) & known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
-    return binary_cross_entropy(outputs, batch.targets, "sum"), len(batch), {"hits": right.sum().float()}
+    return loss(outputs, batch.targets, "sum"), len(batch), {"hits": right.sum().float()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +167,41 @@ class MultiLabels(ShortRepr, Codec):
     hub = Hub("image-classification", "multi_label_classification")
     is_wrong = False
     loss = staticmethod(binary_cross_entropy)
+
+    def weighted(
+        self,
+        counts: Mapping[str, int],
+        given: Mapping[str, float] | Literal["auto"] | None = None,
+        even: bool = False,
+        tau: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Loss:
+        """Binary cross-entropy in which images with a label weigh more than those without, as by torch's `pos_weight`.
+
+        Then all known pairs of a label are scaled so that their mean weight over the training images is 1. Targets are
+        weighted as they were before smoothing.
+
+        Args:
+            counts: Not used: base rates are of images where the label is known.
+            given: Of each label, how many times an image without it one with it weighs; "auto" for as many times as
+                there are more of those, so that both halves weigh the same.
+            even: False.
+            tau: 0.
+            smoothing: Of the targets, where they are probabilities.
+        """
+        rates = torch.tensor(self.rates, dtype=torch.float64)
+        likely = rates.clamp(SUREST, 1 - SUREST)
+        weights = by_name(given, self.names, (1 - likely) / likely)
+        without = 1 / (rates * weights + 1 - rates)
+
+        def loss(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
+            own = (targets.to(outputs) - smoothing / 2) / max(1 - smoothing, SUREST)
+            there, absent = (each.to(outputs) * part for each, part in ((weights * without, own), (without, 1 - own)))
+            both = there + absent
+            wanted = (1 - smoothing) * there / both + smoothing / 2
+            return binary_cross_entropy(outputs, wanted, reduction, both.nan_to_num())
+
+        return loss
 
     @property
     def outputs(self) -> int:
@@ -259,7 +301,7 @@ class MultiLabels(ShortRepr, Codec):
         """The rarest label of each; images without any are of one more."""
         return torch.from_numpy(LabelSets((targets > 0.5).numpy(), self.names).strata())
 
-    def fit(self, features: Float[Tensor, "n d"], targets: Targets) -> "LinearFit":
+    def fit(self, features: Float[Tensor, "n d"], targets: Targets, loss: Any = None) -> "LinearFit":
         """A logistic regression for each label, with one penalty.
 
         Raises:
@@ -267,7 +309,7 @@ class MultiLabels(ShortRepr, Codec):
         """
         if not ((targets > 0.5).any(dim=0) & (targets < 0.5).any(dim=0)).any():
             raise DataError("every label is in all training images, or in none", "images with a label, and without")
-        return super().fit(features, targets)
+        return super().fit(features, targets, loss)
 
     def settle(self, outputs: Outputs, targets: Targets) -> "MultiLabels":
         """The same with thresholds that are fitted on these images; see the head of this file."""

@@ -239,9 +239,9 @@ class Standardized(ShortRepr, Codec):
         """Tenths of the first number, so that each part has low and high ones."""
         return torch.from_numpy(Quantities(targets.double().numpy(), self.names).strata())
 
-    def fit(self, features: Float[Tensor, "n d"], targets: Targets) -> "LinearFit":
+    def fit(self, features: Float[Tensor, "n d"], targets: Targets, loss: Any = None) -> "LinearFit":
         """Ridge regression of all numbers, with one penalty."""
-        return super().fit(features, targets)
+        return super().fit(features, targets, loss)
 
     def settle(self, outputs: Outputs, targets: Targets) -> "Standardized":
         """The same with the half-widths that these images ask for; see the head of this file."""

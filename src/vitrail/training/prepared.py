@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
 from vitrail.tasks import Codec, Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.training.configuration.rare import loss_of, units_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
 from vitrail.training.events import Listen, Reading
@@ -290,6 +291,7 @@ def prepare_run(
         "seed": settings.seed,
         **settings.initial_facts(),
         **settings.distillation_facts(),
+        **({"rare_classes": settings.rare.words} if settings.rare.words else {}),
     }
     if own.task is not None:
         check_facts(task, facts, read_by, settings.augmentation, dataset.train)
@@ -297,8 +299,12 @@ def prepare_run(
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     learnt, held_out = (dataset.splits[name].column(task.column) for name in (TRAIN, VALIDATION))
     data = Batches(train, learnt, dataset.codec, read_by, settings.augmentation, task.blend, settings.seed, device)
+    if settings.rare.balance:
+        data = replace(data, units=units_of(dataset.train))
     with guard(settings.own):
-        objective = own.objective or task.objective(settings.augmentation)
+        objective: Any = own.objective or task.objective(settings.augmentation)
+    if (loss := loss_of(settings, dataset)) is not None:
+        objective = partial(objective, loss=loss)
     return Prepared(
         settings=settings,
         dataset=dataset,

@@ -35,6 +35,7 @@ from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, 
 from vitrail.runtime import TIMED_SECONDS, free_memory, pick_device, threads_set
 from vitrail.tasks import Task
 from vitrail.training.configuration import refusals
+from vitrail.training.configuration.rare import loss_of
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.configuration.teacher import Teacher
@@ -257,7 +258,9 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     if count < whole:
         train = train.subset(np.unique(np.linspace(0, whole - 1, count).astype(np.int64)))
         note(f"the probe has {count:,} of {whole:,} training images: more would take the time of steps, or all of it")
-    found = fit_probe(network, output, train, prepared.seen.others(prepared.validation))
+    found = fit_probe(
+        network, output, train, prepared.seen.others(prepared.validation), loss_of(settings, prepared.dataset, True)
+    )
     prepared.data.loader.learn(np.arange(whole), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"

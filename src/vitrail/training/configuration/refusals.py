@@ -28,6 +28,7 @@ from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Settings, changes, differences, option_of, settings_from_dict, settings_to_dict
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
+from vitrail.training.configuration.rare import check_rare
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.teacher import FOREIGN
 from vitrail.training.optimizer import Schedule
@@ -194,6 +195,7 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     texts = dataset.reads_text or dataset.codec.generates or own.task is not None
     if config.get("separator") and not texts:
         raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
+    check_rare(request, settings, dataset)
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(counts))
     if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
         raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")

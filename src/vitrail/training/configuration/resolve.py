@@ -39,6 +39,7 @@ from vitrail.runs.settings import (
 from vitrail.runtime import cores
 from vitrail.tasks import Task
 from vitrail.text import percent
+from vitrail.training.configuration.rare import rare_words
 from vitrail.training.configuration.recipes import FINE_TUNE, fitting_recipes, recipe_rows
 from vitrail.training.configuration.refusals import check_request, check_settings
 from vitrail.training.configuration.request import Request
@@ -268,7 +269,11 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({many}); see --bits"]
     if reader is not None and settings.resize == "crop":
         notes = [*notes, *cut_away(seen, reader.image)]
-    return replace(settings, execution=execution), [announce(name, reason, recipe.reached), *notes]
+    return replace(settings, execution=execution), [
+        announce(name, reason, recipe.reached),
+        *rare_words(settings, dataset),
+        *notes,
+    ]
 
 
 def cut_away(opened: Sequence[Opened], size: tuple[int, int]) -> list[str]:

@@ -233,8 +233,8 @@ def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...]) ->
 
 
 def without_augmentation(data: Batches) -> Batches:
-    """The same images without augmentation."""
-    return replace(data, augmentation=Augmentation(), blend=None)
+    """The same images without augmentation, each once."""
+    return replace(data, augmentation=Augmentation(), blend=None, units=None)
 
 
 def fit_new_head(features: Float[Tensor, "n f"], labels: Tensor, codec: Codec) -> nn.Linear:

@@ -1,0 +1,147 @@
+"""Rare classes in a training: the file of weights, what cannot be had, and what becomes of loss and order.
+
+Class weights and logit adjustment change the loss (`Codec.weighted`), balance the order (`vitrail.data.plan.balanced`).
+"""
+
+import csv
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from jaxtyping import Int64
+
+from vitrail.data.columns import Labels, Samples
+from vitrail.data.dataset import Dataset
+from vitrail.errors import UsageError, some_of
+from vitrail.runs.settings import Settings
+from vitrail.text import canonical, number
+
+if TYPE_CHECKING:
+    from vitrail.training.configuration.request import Request
+
+AUTO = "auto"
+FILE = "a .csv file with a line class,weight for each class, such as cat,2.5; or the same as .json or .yaml"
+UNLIKE = "rare classes are predicted more often, and their probabilities are higher than they occur in these data"
+
+
+def read_weights(word: str) -> str | dict[str, float]:
+    """The weight of each class, from a file; "auto" as it is.
+
+    Raises:
+        UsageError: There is no such file, it holds something else, or a weight is not finite or not above 0.
+    """
+    if word == AUTO:
+        return word
+    try:
+        text = Path(word).read_text(encoding="utf-8-sig")
+        if Path(word).suffix.lower() == ".csv":
+            rows = [row for row in csv.reader(text.splitlines()) if row and row[-1].strip().lower() != "weight"]
+            found: Any = dict(rows)
+            if len(found) < len(rows):
+                raise ValueError("a class stands twice")
+        else:
+            found = yaml.safe_load(text)
+        if not isinstance(found, dict) or not found:
+            raise ValueError("no classes with weights")
+    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
+        problem = f"--class-weights {word} cannot be read as weights ({error})".replace("\n", " ")
+        raise UsageError(problem, FILE) from error
+    weights = {canonical(str(name).strip()): _weight(value) for name, value in found.items()}
+    for name, weight in weights.items():
+        if not 0 < weight < math.inf:
+            problem = f"{word}: the weight of '{name}' must be a finite number above 0, got {found.get(name, weight)}"
+            raise UsageError(problem, f"{name},1")
+    return weights
+
+
+def _weight(value: Any) -> float:
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None:
+    """Refuse what the task has no use for, two answers to one question, and weights of other classes.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    rare, codec, own, name = settings.rare, dataset.codec, request.own, settings.task
+    single = isinstance(dataset.train.column(dataset.column), Labels)
+    idle = dict[str, str]()
+    if not single:
+        idle = dict.fromkeys(
+            ("balance", "logit_adjustment"), f"is for one class an image, which the task {name} does not have"
+        )
+    if codec.weighted is None or own.task is not None or own.objective is not None:
+        what = (
+            f"the loss of classes, which the task {name} does not have"
+            if own.objective is None
+            else "the library's losses"
+        )
+        idle = {**dict.fromkeys(("class_weights", "logit_adjustment"), f"is for {what}"), **idle}
+    if settings.distillation is not None:
+        idle["logit_adjustment"] = "is not for a student: the teacher's logits are not adjusted"
+    for option in (option for option in idle if getattr(rare, option)):
+        shown, without = request.shown(option)
+        raise UsageError(f"{shown} {idle[option]}", without)
+    answers = {"balance": rare.balance, "logit_adjustment": rare.logit_adjustment, "class_weights": rare.class_weights}
+    twice = [option for option, value in answers.items() if value and not isinstance(value, dict)]
+    if len(twice) > 1:
+        (first, _), (second, without) = map(request.shown, twice[:2])
+        raise UsageError(f"{first} and {second} both make up for how often a class occurs", without)
+    if isinstance(rare.class_weights, dict):
+        (shown, without), given = request.shown("class_weights"), rare.class_weights
+        kind, names = codec.describe()
+        if unknown := [f"'{each}'" for each in given if each not in codec.number_of]:
+            raise UsageError(f"{shown} has weights for {some_of(unknown, 3)}, but the {kind} are {names}", without)
+        if missing := [f"'{each}'" for each in codec.names if each not in given]:
+            problem = f"{shown} has no weight for {some_of(missing, 3)}"
+            raise UsageError(problem, f"a weight for each of the {kind}, such as {codec.names[-1]},1")
+
+
+def loss_of(settings: Settings, dataset: Dataset, probe: bool = False) -> Any:
+    """The loss that is minimised, where it is not the codec's own; None where it is.
+
+    Args:
+        settings: Of the run.
+        dataset: Its data.
+        probe: Of a linear head, which sees every sample alike often: there weights stand for balance.
+    """
+    rare, codec, even = settings.rare, dataset.codec, settings.rare.balance and not probe
+    counts, given = dataset.train.column(dataset.column).counts(), rare.class_weights
+    if rare.balance and probe and codec.weighted is not None:
+        by_name = given if isinstance(given, dict) else dict.fromkeys(codec.names, 1.0)
+        given = {name: weight / max(1, counts.get(name, 0)) for name, weight in by_name.items()}
+    if given is None and not rare.logit_adjustment:
+        return None
+    smoothing = 0.0 if probe else settings.augmentation.label_smoothing
+    return codec.weighted(counts, given, even, rare.logit_adjustment, smoothing)
+
+
+def units_of(samples: Samples) -> Int64[np.ndarray, " n"]:
+    """A number for each group, and for each sample without one: what takes turns in a class."""
+    pairs = zip(samples.units(), samples.inputs.names(), strict=True)
+    return np.unique([unit or name for unit, name in pairs], return_inverse=True)[1].astype(np.int64)
+
+
+def rare_words(settings: Settings, dataset: Dataset) -> list[str]:
+    """Sentences on what is done for rare classes."""
+    rare, words = settings.rare, list[str]()
+    if not rare.words:
+        return words
+    counts = dataset.train.column(dataset.column).counts()
+    if rare.balance:
+        least = min(counts, key=lambda name: counts[name])
+        times = number(len(dataset.train) / len(counts) / counts[least])
+        words.append(f"every class is drawn equally often: a sample of '{least}' about {times} times an epoch")
+        if settings.initial is not None:
+            words.append("the linear probe sees every sample once: it weighs the classes instead")
+    if rare.class_weights is not None or rare.logit_adjustment:
+        how = f"logits are adjusted by {rare.logit_adjustment:g} times the logarithm of each class's frequency"
+        how = how if rare.class_weights is None else "classes are weighted, with a mean of 1 over the samples"
+        words.append(f"in the training loss {how}; every other loss is as without")
+    return [*words, UNLIKE]
