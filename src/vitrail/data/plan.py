@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+Balance = tuple[Ids, Ids] | None  # classes and units of `balanced`, where classes come equally often
 
 # streams of random numbers, so that two uses of the same (seed, epoch, id) are independent
 ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING, BACKGROUND, TURN = range(8)
@@ -121,13 +122,7 @@ def balanced(seed: int, epoch: int, classes: Ids, units: Ids) -> Ids:
 
 
 def plan(
-    seed: int,
-    epoch: int,
-    count: int,
-    *,
-    mixup: float = 0.0,
-    cutmix: float = 0.0,
-    balance: tuple[Ids, Ids] | None = None,
+    seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0, balance: Balance = None
 ) -> EpochPlan:
     """The order of one epoch, and who is mixed with whom.
 
@@ -140,7 +135,7 @@ def plan(
         count: Number of images, whose ids are 0 to count - 1.
         mixup: Alpha of mixup; 0 for none.
         cutmix: Alpha of CutMix; 0 for none.
-        balance: Classes and units of `balanced`, where every class comes equally often; None for every image once.
+        balance: What every class comes equally often by; None for every image once.
     """
     everyone = np.arange(count, dtype=np.int64)
     ids = np.argsort(uniforms(everyone, 1, seed=seed, epoch=epoch, stream=ORDER)[:, 0], kind="stable").astype(np.int64)

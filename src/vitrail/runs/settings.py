@@ -106,10 +106,11 @@ class Rare:
     @property
     def words(self) -> str:
         """All of it in a few words, for cards; empty for nothing."""
-        weights = "class weights" if self.class_weights is None else f"class weights {self.class_weights}"
-        how = {weights: self.class_weights is not None, "balanced sampling": self.balance}
-        how |= {f"logit adjustment {self.logit_adjustment:g}": self.logit_adjustment > 0}
-        return ", ".join(name for name, done in how.items() if done)
+        weights = f"class weights {'auto' if self.class_weights == 'auto' else 'from a file'}" * bool(
+            self.class_weights
+        )
+        adjusted = f"logit adjustment {self.logit_adjustment:g}" * bool(self.logit_adjustment)
+        return ", ".join(filter(None, (weights, "balanced sampling" * self.balance, adjusted)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.task import (
     Example,
+    Given,
     Input,
     Loss,
     Measures,
@@ -185,7 +186,7 @@ class Classes(ShortRepr, Codec):
     def weighted(
         self,
         counts: Mapping[str, int],
-        given: Mapping[str, float] | Literal["auto"] | None = None,
+        given: Given = None,
         even: bool = False,
         tau: float = 0.0,
         smoothing: float = 0.0,

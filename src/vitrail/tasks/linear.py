@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss
 FOLDS = 5
 ONE_FOLD = 5_000  # samples from which on a penalty is evaluated on one fold only
+Folds = Int[Tensor, " n"] | None
 STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and to evaluate a penalty
 
 
@@ -101,11 +102,7 @@ def folds_of(codec: "Codec", targets: Tensor, units: Int[np.ndarray, " n"] | Non
 
 
 def choose_penalty(
-    codec: "Codec",
-    values: Float[Tensor, "n d"],
-    targets: Tensor,
-    folds: Int[Tensor, " n"] | None = None,
-    loss: Any = None,
+    codec: "Codec", values: Float[Tensor, "n d"], targets: Tensor, folds: Folds = None, loss: Any = None
 ) -> tuple[float, Float[Tensor, "n v"]]:
     """The penalty with the least cross-validated loss on the training samples.
 

@@ -12,7 +12,7 @@ threshold: 1 less the label ranking average precision (Tsoumakas, Katakis and Vl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from vitrail.tasks.ranking import DRAWS, best_threshold, figures_by_label, inter
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
     Example,
+    Given,
     Input,
     Loss,
     Measures,
@@ -171,7 +172,7 @@ class MultiLabels(ShortRepr, Codec):
     def weighted(
         self,
         counts: Mapping[str, int],
-        given: Mapping[str, float] | Literal["auto"] | None = None,
+        given: Given = None,
         even: bool = False,
         tau: float = 0.0,
         smoothing: float = 0.0,

@@ -47,6 +47,7 @@ Input = Preprocessing | Vocabulary
 Known = TypeVar("Known", bound=Codec)
 Measures = dict[str, Float[Tensor, ""]]
 Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
+Given = Mapping[str, float] | Literal["auto"] | None  # weights of classes by name
 Loss = Callable[..., Float[Tensor, ""]]  # of outputs and targets; a mean, or a sum by reduction="sum"
 Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
 """Network and batch to the summed loss, the count it is a sum over, and further sums by name.
@@ -415,9 +416,7 @@ def at_least_fp32(outputs: Tensor) -> Tensor:
     return outputs if outputs.dtype.itemsize > 4 else outputs.float()
 
 
-def by_name(
-    given: Mapping[str, float] | Literal["auto"] | None, names: Sequence[str], auto: Float[Tensor, " v"]
-) -> Float[Tensor, " v"]:
+def by_name(given: Given, names: Sequence[str], auto: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
     """Weights in the order of names: those given, ones where none are, or those that "auto" stands for."""
     if given == "auto":
         return auto

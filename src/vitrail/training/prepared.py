@@ -299,8 +299,7 @@ def prepare_run(
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     learnt, held_out = (dataset.splits[name].column(task.column) for name in (TRAIN, VALIDATION))
     data = Batches(train, learnt, dataset.codec, read_by, settings.augmentation, task.blend, settings.seed, device)
-    if settings.rare.balance:
-        data = replace(data, units=units_of(dataset.train))
+    data = replace(data, units=units_of(dataset.train) if settings.rare.balance else None)
     with guard(settings.own):
         objective: Any = own.objective or task.objective(settings.augmentation)
     if (loss := loss_of(settings, dataset)) is not None:

@@ -5,6 +5,7 @@ Class weights and logit adjustment change the loss (`Codec.weighted`), balance t
 
 import csv
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from vitrail.text import canonical, number
 if TYPE_CHECKING:
     from vitrail.training.configuration.request import Request
 
-AUTO = "auto"
 FILE = "a .csv file with a line class,weight for each class, such as cat,2.5; or the same as .json or .yaml"
 UNLIKE = "rare classes are predicted more often, and their probabilities are higher than they occur in these data"
 
@@ -32,35 +32,26 @@ def read_weights(word: str) -> str | dict[str, float]:
     Raises:
         UsageError: There is no such file, it holds something else, or a weight is not finite or not above 0.
     """
-    if word == AUTO:
+    if word == "auto":
         return word
     try:
-        text = Path(word).read_text(encoding="utf-8-sig")
-        if Path(word).suffix.lower() == ".csv":
-            rows = [row for row in csv.reader(text.splitlines()) if row and row[-1].strip().lower() != "weight"]
-            found: Any = dict(rows)
-            if len(found) < len(rows):
-                raise ValueError("a class stands twice")
-        else:
-            found = yaml.safe_load(text)
-        if not isinstance(found, dict) or not found:
-            raise ValueError("no classes with weights")
+        text, listed = Path(word).read_text(encoding="utf-8-sig"), word.lower().endswith(".csv")
+        rows = [row for row in csv.reader(text.splitlines() * listed) if row and row[-1].strip().lower() != "weight"]
+        found: Any = dict(rows) if listed else yaml.safe_load(text)
+        if not isinstance(found, dict) or not found or len(found) < len(rows):
+            raise ValueError("no weights, or a class stands twice")
     except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         problem = f"--class-weights {word} cannot be read as weights ({error})".replace("\n", " ")
         raise UsageError(problem, FILE) from error
-    weights = {canonical(str(name).strip()): _weight(value) for name, value in found.items()}
-    for name, weight in weights.items():
-        if not 0 < weight < math.inf:
-            problem = f"{word}: the weight of '{name}' must be a finite number above 0, got {found.get(name, weight)}"
-            raise UsageError(problem, f"{name},1")
+    weights = {canonical(str(name).strip()): value for name, value in found.items()}
+    for name, value in weights.items():
+        with suppress(TypeError, ValueError):
+            weights[name] = float(value) if not isinstance(value, bool) else math.nan
+        if not isinstance(weights[name], float) or not 0 < weights[name] < math.inf:
+            raise UsageError(
+                f"{word}: a weight must be a finite number above 0, that of '{name}' is {value}", f"{name},1"
+            )
     return weights
-
-
-def _weight(value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None:
@@ -70,19 +61,13 @@ def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None
         UsageError: Names the option.
     """
     rare, codec, own, name = settings.rare, dataset.codec, request.own, settings.task
-    single = isinstance(dataset.train.column(dataset.column), Labels)
-    idle = dict[str, str]()
-    if not single:
-        idle = dict.fromkeys(
-            ("balance", "logit_adjustment"), f"is for one class an image, which the task {name} does not have"
-        )
-    if codec.weighted is None or own.task is not None or own.objective is not None:
-        what = (
-            f"the loss of classes, which the task {name} does not have"
-            if own.objective is None
-            else "the library's losses"
-        )
-        idle = {**dict.fromkeys(("class_weights", "logit_adjustment"), f"is for {what}"), **idle}
+    single, plain = isinstance(dataset.train.column(dataset.column), Labels), own.task is None and own.objective is None
+    idle = (
+        {} if single else dict.fromkeys(("balance", "logit_adjustment"), f"is for one class an image, not for {name}")
+    )
+    if codec.weighted is None or not plain:
+        why = f"is for losses of the library for classes, not for {name if plain else 'your own'}"
+        idle = {"class_weights": why, "logit_adjustment": why, **idle}
     if settings.distillation is not None:
         idle["logit_adjustment"] = "is not for a student: the teacher's logits are not adjusted"
     for option in (option for option in idle if getattr(rare, option)):
@@ -96,7 +81,7 @@ def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None
     if isinstance(rare.class_weights, dict):
         (shown, without), given = request.shown("class_weights"), rare.class_weights
         kind, names = codec.describe()
-        if unknown := [f"'{each}'" for each in given if each not in codec.number_of]:
+        if unknown := [f"'{each}'" for each in given if each not in codec.names]:
             raise UsageError(f"{shown} has weights for {some_of(unknown, 3)}, but the {kind} are {names}", without)
         if missing := [f"'{each}'" for each in codec.names if each not in given]:
             problem = f"{shown} has no weight for {some_of(missing, 3)}"
@@ -131,10 +116,8 @@ def units_of(samples: Samples) -> Int64[np.ndarray, " n"]:
 def rare_words(settings: Settings, dataset: Dataset) -> list[str]:
     """Sentences on what is done for rare classes."""
     rare, words = settings.rare, list[str]()
-    if not rare.words:
-        return words
-    counts = dataset.train.column(dataset.column).counts()
     if rare.balance:
+        counts = dataset.train.column(dataset.column).counts()
         least = min(counts, key=lambda name: counts[name])
         times = number(len(dataset.train) / len(counts) / counts[least])
         words.append(f"every class is drawn equally often: a sample of '{least}' about {times} times an epoch")
@@ -144,4 +127,4 @@ def rare_words(settings: Settings, dataset: Dataset) -> list[str]:
         how = f"logits are adjusted by {rare.logit_adjustment:g} times the logarithm of each class's frequency"
         how = how if rare.class_weights is None else "classes are weighted, with a mean of 1 over the samples"
         words.append(f"in the training loss {how}; every other loss is as without")
-    return [*words, UNLIKE]
+    return [*words, UNLIKE] if words else []
