@@ -14,6 +14,7 @@ from vitrail.nn import ViTConfig
 from vitrail.runs.settings import (
     Execution,
     Optimization,
+    Rare,
     Settings,
     read_given,
     read_yaml,
@@ -79,6 +80,13 @@ executions = st.builds(
     compile=st.booleans(),
     workers=st.integers(0, 99),
 )
+weights = st.dictionaries(words, st.floats(min_value=0, exclude_min=True, allow_infinity=False), max_size=3)
+rare = st.builds(
+    Rare,
+    class_weights=st.none() | st.just("auto") | weights,
+    balance=st.booleans(),
+    logit_adjustment=st.floats(0, 9),
+)
 everything = st.builds(
     Settings,
     data=words,
@@ -91,6 +99,7 @@ everything = st.builds(
     network=networks,
     optimization=optimizations,
     augmentation=augmentations,
+    rare=rare,
     execution=executions,
 )
 
