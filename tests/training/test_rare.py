@@ -30,7 +30,7 @@ from vitrail.tasks import TASKS, Classes
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.linear import linear_map
 from vitrail.tasks.multilabel import MultiLabels
-from vitrail.training.configuration.rare import loss_of, read_weights, units_of
+from vitrail.training.configuration.rare import loss_of, read_class_weights, units_of
 from vitrail.training.configuration.request import Own, Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.prepared import open_data
@@ -246,10 +246,10 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         with pytest.raises(UsageError):
-            read_weights(str(tmp_path / name))
+            read_class_weights(str(tmp_path / name))
     with pytest.raises(UsageError):
-        read_weights(str(tmp_path / "nothing.csv"))
-    assert read_weights("auto") == "auto"
+        read_class_weights(str(tmp_path / "nothing.csv"))
+    assert read_class_weights("auto") == "auto"
     even = dict.fromkeys(map(str, range(10)), 1.0)
     own = Own(objective=TASKS["classify"].objective(Augmentation()))
     wrong: list[dict[str, Any]] = [

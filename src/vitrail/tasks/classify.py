@@ -17,11 +17,10 @@ from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
+from vitrail.tasks.losses import Given, Loss, class_loss
 from vitrail.tasks.task import (
     Example,
-    Given,
     Input,
-    Loss,
     Measures,
     Metric,
     Metrics,
@@ -30,7 +29,6 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
-    by_name,
     expect_codec,
     fraction_result,
 )
@@ -47,7 +45,6 @@ TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
 EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
-SHARP = 1e-6  # what of a target is the class at least, beside what smoothing spreads
 
 ACCURACY = Metric("accuracy", "accuracy")
 Targets = Int[Tensor, " b"]
@@ -191,36 +188,8 @@ class Classes(ShortRepr, Codec):
         tau: float = 0.0,
         smoothing: float = 0.0,
     ) -> Loss:
-        """Cross-entropy in which each class of a target has its weight, of mean 1 over the samples that are drawn.
-
-        A mixed target is weighted class by class, as by torch's `weight`; labels are smoothed behind that: else the
-        bit that smoothing gives a rare class would outweigh the frequent class of the image. Logits are adjusted as in
-        "Long-tail learning via logit adjustment" (Menon et al., ICLR 2021), equation 10; answers are the plain ones.
-
-        Args:
-            counts: Training samples of each class; none counts as one.
-            given: The weight of each class; "auto" for the inverse of its frequency; None for equal ones.
-            even: Whether every class is drawn equally often.
-            tau: The loss sees logits + tau log(frequency).
-            smoothing: Of the targets, where they are probabilities.
-        """
-        found = torch.tensor([max(1, counts.get(name, 0)) for name in self.names], dtype=torch.float64)
-        frequency = found / found.sum()
-        weights = by_name(given, self.names, 1 / frequency)
-        weights = weights / weights.mean() if even else weights / (weights * frequency).sum()
-        shift, rest = tau * frequency.log(), smoothing / len(self.names)
-
-        def loss(outputs: Outputs, targets: Tensor, reduction: str = "mean") -> Float[Tensor, ""]:
-            each = weights.to(outputs)
-            if targets.is_floating_point():
-                own = each * (targets.to(outputs) - rest) / max(1 - smoothing, SHARP)
-                wanted = (1 - smoothing) * own + rest * own.sum(dim=1, keepdim=True)
-            else:
-                wanted = each * F.one_hot(targets, len(each))
-            summed = F.cross_entropy(outputs + shift.to(outputs), wanted, reduction="sum")
-            return summed / max(1, len(outputs)) if reduction == "mean" else summed
-
-        return loss
+        """See `vitrail.tasks.losses.class_loss`."""
+        return class_loss([counts.get(name, 0) for name in self.names], self.names, given, even, tau, smoothing)
 
     @property
     def number_of(self) -> dict[str, int]:

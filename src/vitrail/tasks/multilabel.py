@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int8
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -26,13 +25,12 @@ from vitrail.data.columns import LABELS, Column, Match
 from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
+from vitrail.tasks.losses import SUREST, Given, Loss, binary_cross_entropy, label_loss
 from vitrail.tasks.ranking import DRAWS, best_threshold, figures_by_label, interval_of_mean
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
     Example,
-    Given,
     Input,
-    Loss,
     Measures,
     Metric,
     Metrics,
@@ -41,7 +39,6 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
-    by_name,
     expect_codec,
 )
 from vitrail.text import ShortRepr, canonical_texts, percent
@@ -55,30 +52,11 @@ if TYPE_CHECKING:
 TOP = 5  # labels that a prediction names
 OWN = 20  # positives from which on a label has a threshold of its own
 SHOWN = 12  # examples of each kind
-SUREST = 1e-4  # a base rate is at least this, and at most 1 less this
 EVEN = 0.5  # the threshold before one is fitted
 EXAMPLE = 'MultiLabels(("cat", "dog"))'
 
 PRECISION = Metric("mean_average_precision", "mean average precision")
 Targets = Float[Tensor, "b v"]
-
-
-def binary_cross_entropy(
-    outputs: Outputs, targets: Targets, reduction: str = "mean", weights: Targets | None = None
-) -> Float[Tensor, ""]:
-    """The mean over an image's labels, in nats, of which unknown ones (NaN) add nothing; the sum or mean over images.
-
-    Args:
-        outputs: Log-odds (b, v).
-        targets: 1 where a label is there, 0 where not, between them where images are mixed, NaN where nobody knows.
-        reduction: "mean" or "sum".
-        weights: Of each pair of image and label.
-    """
-    unknown = targets.isnan()
-    wanted = targets.masked_fill(unknown, 0.0).to(outputs)
-    each = F.binary_cross_entropy_with_logits(outputs, wanted, weights, reduction="none").masked_fill(unknown, 0.0)
-    whole = each.mean(dim=1).sum()
-    return whole / max(1, len(outputs)) if reduction == "mean" else whole
 
 
 def summed_cross_entropy(
@@ -177,32 +155,8 @@ class MultiLabels(ShortRepr, Codec):
         tau: float = 0.0,
         smoothing: float = 0.0,
     ) -> Loss:
-        """Binary cross-entropy in which images with a label weigh more than those without, as by torch's `pos_weight`.
-
-        Then all known pairs of a label are scaled so that their mean weight over the training images is 1. Targets are
-        weighted as they were before smoothing.
-
-        Args:
-            counts: Not used: base rates are of images where the label is known.
-            given: Of each label, how many times an image without it one with it weighs; "auto" for as many times as
-                there are more of those, so that both halves weigh the same.
-            even: False.
-            tau: 0.
-            smoothing: Of the targets, where they are probabilities.
-        """
-        rates = torch.tensor(self.rates, dtype=torch.float64)
-        likely = rates.clamp(SUREST, 1 - SUREST)
-        weights = by_name(given, self.names, (1 - likely) / likely)
-        without = 1 / (rates * weights + 1 - rates)
-
-        def loss(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
-            own = (targets.to(outputs) - smoothing / 2) / max(1 - smoothing, SUREST)
-            there, absent = (each.to(outputs) * part for each, part in ((weights * without, own), (without, 1 - own)))
-            both = there + absent
-            wanted = (1 - smoothing) * there / both + smoothing / 2
-            return binary_cross_entropy(outputs, wanted, reduction, both.nan_to_num())
-
-        return loss
+        """See `vitrail.tasks.losses.label_loss`; `counts`, `even` and `tau` are of classes."""
+        return label_loss(self.names, self.rates, given, smoothing)
 
     @property
     def outputs(self) -> int:

@@ -47,8 +47,6 @@ Input = Preprocessing | Vocabulary
 Known = TypeVar("Known", bound=Codec)
 Measures = dict[str, Float[Tensor, ""]]
 Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
-Given = Mapping[str, float] | Literal["auto"] | None  # weights of classes by name
-Loss = Callable[..., Float[Tensor, ""]]  # of outputs and targets; a mean, or a sum by reduction="sum"
 Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
 """Network and batch to the summed loss, the count it is a sum over, and further sums by name.
 
@@ -414,13 +412,6 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
 def at_least_fp32(outputs: Tensor) -> Tensor:
     """Outputs in at least fp32, for a loss."""
     return outputs if outputs.dtype.itemsize > 4 else outputs.float()
-
-
-def by_name(given: Given, names: Sequence[str], auto: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
-    """Weights in the order of names: those given, ones where none are, or those that "auto" stands for."""
-    if given == "auto":
-        return auto
-    return torch.tensor([1.0 if given is None else given[name] for name in names], dtype=torch.float64)
 
 
 def unit_of(input: Input) -> str:

@@ -26,7 +26,7 @@ FILE = "a .csv file with a line class,weight for each class, such as cat,2.5; or
 UNLIKE = "rare classes are predicted more often, and their probabilities are higher than they occur in these data"
 
 
-def read_weights(word: str) -> str | dict[str, float]:
+def read_class_weights(word: str) -> str | dict[str, float]:
     """The weight of each class, from a file; "auto" as it is.
 
     Raises:

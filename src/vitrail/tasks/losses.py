@@ -1,0 +1,110 @@
+"""Losses of classes and labels, some of which may be rare: each weighted, or its logits adjusted, in a training.
+
+A loss takes outputs, targets and a reduction, and gives nats. The weights of a training have a mean of 1 over its
+samples, so that sums and counts are those of the plain loss.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+SHARP = 1e-6  # what of a target is the class at least, beside what smoothing spreads
+SUREST = 1e-4  # a base rate is at least this, and at most 1 less this
+
+Given = Mapping[str, float] | Literal["auto"] | None  # weights by name, by frequency, or none
+Loss = Callable[..., Float[Tensor, ""]]
+Outputs = Float[Tensor, "b v"]
+Targets = Float[Tensor, "b v"]
+
+
+def by_name(given: Given, names: Sequence[str], auto: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
+    """Weights in the order of names: those given, ones where none are, or those that "auto" stands for."""
+    if given == "auto":
+        return auto
+    return torch.tensor([1.0 if given is None else given[name] for name in names], dtype=torch.float64)
+
+
+def class_loss(
+    counts: Sequence[int], names: Sequence[str], given: Given, even: bool, tau: float, smoothing: float
+) -> Loss:
+    """Cross-entropy in which each class of a target has its weight, of mean 1 over the samples that are drawn.
+
+    A mixed target is weighted class by class, as by torch's `weight`; labels are smoothed behind that: else the bit
+    that smoothing gives a rare class would outweigh the frequent class of the image. Logits are adjusted as in
+    "Long-tail learning via logit adjustment" (Menon et al., ICLR 2021), equation 10; answers are the plain ones.
+
+    Args:
+        counts: Training samples of each class; none counts as one.
+        names: Of the classes.
+        given: The weight of each class; "auto" for the inverse of its frequency.
+        even: Whether every class is drawn equally often.
+        tau: The loss sees logits + tau log(frequency).
+        smoothing: Of the targets, where they are probabilities.
+    """
+    found = torch.tensor(counts, dtype=torch.float64).clamp(min=1)
+    frequency = found / found.sum()
+    weights = by_name(given, names, 1 / frequency)
+    weights = weights / weights.mean() if even else weights / (weights * frequency).sum()
+    shift, rest = tau * frequency.log(), smoothing / len(names)
+
+    def loss(outputs: Outputs, targets: Tensor, reduction: str = "mean") -> Float[Tensor, ""]:
+        each = weights.to(outputs)
+        if targets.is_floating_point():
+            own = each * (targets.to(outputs) - rest) / max(1 - smoothing, SHARP)
+            wanted = (1 - smoothing) * own + rest * own.sum(dim=1, keepdim=True)
+        else:
+            wanted = each * F.one_hot(targets, len(each))
+        summed = F.cross_entropy(outputs + shift.to(outputs), wanted, reduction="sum")
+        return summed / max(1, len(outputs)) if reduction == "mean" else summed
+
+    return loss
+
+
+def binary_cross_entropy(
+    outputs: Outputs, targets: Targets, reduction: str = "mean", weights: Targets | None = None
+) -> Float[Tensor, ""]:
+    """The mean over an image's labels, in nats, of which unknown ones (NaN) add nothing; the sum or mean over images.
+
+    Args:
+        outputs: Log-odds (b, v).
+        targets: 1 where a label is there, 0 where not, between them where images are mixed, NaN where nobody knows.
+        reduction: "mean" or "sum".
+        weights: Of each pair of image and label.
+    """
+    unknown = targets.isnan()
+    wanted = targets.masked_fill(unknown, 0.0).to(outputs)
+    each = F.binary_cross_entropy_with_logits(outputs, wanted, weights, reduction="none").masked_fill(unknown, 0.0)
+    whole = each.mean(dim=1).sum()
+    return whole / max(1, len(outputs)) if reduction == "mean" else whole
+
+
+def label_loss(names: Sequence[str], rates: Sequence[float], given: Given, smoothing: float) -> Loss:
+    """Binary cross-entropy in which images with a label weigh more than those without, as by torch's `pos_weight`.
+
+    Then all known pairs of a label are scaled so that their mean weight over the training images is 1. Targets are
+    weighted as they were before smoothing.
+
+    Args:
+        names: Of the labels.
+        rates: The fraction of the training images that have each, of those where it is known.
+        given: How many times an image without it one with it weighs; "auto" for as many times as there are more of
+            those, so that both halves weigh the same.
+        smoothing: Of the targets.
+    """
+    had = torch.tensor(rates, dtype=torch.float64)
+    likely = had.clamp(SUREST, 1 - SUREST)
+    weights = by_name(given, names, (1 - likely) / likely)
+    without = 1 / (had * weights + 1 - had)
+
+    def loss(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
+        own = (targets.to(outputs) - smoothing / 2) / max(1 - smoothing, SUREST)
+        there, absent = (each.to(outputs) * part for each, part in ((weights * without, own), (without, 1 - own)))
+        both = there + absent
+        wanted = (1 - smoothing) * there / both + smoothing / 2
+        return binary_cross_entropy(outputs, wanted, reduction, both.nan_to_num())
+
+    return loss
