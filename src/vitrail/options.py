@@ -131,6 +131,8 @@ class DataOptions(LayoutOptions):
         split_seed: Seed of the choice of held-out images, where the data have no split of their own; default: 0.
         fractions: How data without splits are divided: 80/10/10 for training, validation and test, or 90/10 without
             test; default: a tenth is held out for validation.
+        calibration: Calibrate nothing: probabilities are those of the logits as they are, and no validation images are
+            set apart for a temperature, sets of classes and intervals of numbers.
         bits: How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images.
         unreadable: Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and
             one image in any case.
@@ -144,6 +146,7 @@ class DataOptions(LayoutOptions):
     )
     split_seed: int | None = option(idle={"split": "is for data without splits, but {data} has splits"})
     fractions: str | None = option(metavar="80/10/10")
+    calibration: bool = option(True, idle={"writes": "is for classes, labels and numbers, not for the task {task}"})
     bits: int | None = option(idle=_OF_IMAGES)
     unreadable: float | None = option(idle=_OF_IMAGES)
 
@@ -204,7 +207,7 @@ class OptimizationOptions:
         max_time: Time limit of the whole run, such as 90s, 10m or 1h30m: if not all steps fit, the run makes fewer,
             with a learning rate schedule that ends with them. Their number is fixed after 20 steps; if the machine
             becomes slower later, the run makes fewer still.
-        patience: Stop after this many epochs without improvement on the validation samples of the half select, and keep
+        patience: Stop after this many epochs without improvement on the validation samples of the part select, and keep
             the best network.
         batch_size: Samples per optimizer step.
         lr: Peak learning rate.

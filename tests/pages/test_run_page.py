@@ -191,9 +191,9 @@ def test_what_was_measured_on_mixed_images_is_marked_and_nothing_else():
 def test_halves_are_explained_where_they_stand(split: str, scored: str, explained: int):
     found = dataclasses.replace(samples.run().evaluation, split=split, tables=(), examples=())
     page = run_page(RunView("x", history=samples.history(1), scored=scored, evaluation=found))
-    assert page.count("half of the validation") == explained
+    assert page.count("part of the validation") == explained
     (lead,) = re.findall('(?s)<p class="lead">.*?<dl|<p class="lead">.*?</header>', page)
-    assert ("half of the validation" in lead) == (split == "report")
+    assert ("part of the validation" in lead) == (split == "report")
 
 
 def test_answers_to_nothing_are_counted():

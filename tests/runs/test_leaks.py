@@ -20,15 +20,18 @@ from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training import tiny
 from vitrail.data import loader
+from vitrail.data.columns import GROUP, Samples, Texts
 from vitrail.data.layout import Layout
 from vitrail.data.loader import OF_GROUP, OF_PICTURE
 from vitrail.data.pictures import picture_hash
 from vitrail.runs.data import Run
-from vitrail.runs.evaluate import NO_GROUPS
+from vitrail.runs.evaluate import NO_GROUPS, group_by_group
 from vitrail.runs.known import TrainedOn
 from vitrail.runs.leaks import clustered_interval
 from vitrail.tasks import Result
-from vitrail.tasks.task import wilson_interval
+from vitrail.tasks.classify import ACCURACY
+from vitrail.tasks.residuals import MEAN_ERROR
+from vitrail.tasks.task import fraction_result, wilson_interval
 from vitrail.text import percent
 
 PATTERN = r"([^/]+)_\d+\.jpg$"
@@ -245,3 +248,21 @@ def test_groups_of_copies_count_as_one_image_each() -> None:
     all_right = clustered_interval(np.ones(90, bool), np.repeat(np.arange(10), 9))
     assert 0.6 < all_right.interval[0] < wilson_interval(10, 10)[0]
     assert clustered_interval(np.ones(9, bool), np.zeros(9, int)).interval == (0.0, 1.0)
+
+
+def test_each_group_has_a_figure_of_its_own() -> None:
+    """The worst first, with its interval; images without a group are in none; of numbers the mean error."""
+    groups = ["b", "a", "", "b", "a", "b", "c", "c", "c", "c"]
+    samples = Samples(Texts(tuple(f"n{row}" for row in range(10))), {GROUP: Texts(tuple(groups))})
+    errors, ids = np.array([0.0, 1, 1, 0, 0, 1, 0, 0, 0]), np.array([0, 1, 2, 3, 4, 5, 6, 7, 8])  # one was not read
+    found = fraction_result(ACCURACY, errors, "image", "told right", 0.0, {}, ids=ids)
+    shown = group_by_group(found, samples)
+    wanted = [("a", 2, 0.5, 1), ("b", 3, 2 / 3, 2), ("c", 3, 1.0, 3)]
+    rows = [(row["group"], row["images"], row["accuracy"], tuple(row["interval"])) for row in shown.details["groups"]]
+    assert rows == [
+        (name, count, pytest.approx(value), wilson_interval(right, count)) for name, count, value, right in wanted
+    ]
+    assert [line[0] for line in shown.tables[-1].rows] == ["a", "b", "c"]
+    numbers = group_by_group(replace(found, metric=MEAN_ERROR, errors=2 * errors), samples).details["groups"]
+    assert [(row["group"], row["error"]) for row in numbers] == [("a", 1.0), ("b", pytest.approx(2 / 3)), ("c", 0.0)]
+    assert group_by_group(found, Samples(samples.inputs, {})) is found

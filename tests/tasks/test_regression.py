@@ -21,6 +21,7 @@ from vitrail.data.multiple import Quantities
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 from vitrail.tasks import choose_task
+from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.linear import linear_map
 from vitrail.tasks.regression import NumberTarget, Regression, Standardized, squared_error
 
@@ -60,20 +61,22 @@ def test_intervals_are_those_of_split_conformal_prediction() -> None:
     inside = list[float]()
     for _ in range(1000):
         gaps = draw.standard_t(3, size=(60, 1))
-        fitted = codec.settle(torch.zeros(39, 1), torch.from_numpy(gaps[:39]))
+        fitted = codec.calibrate(torch.zeros(39, 1), torch.from_numpy(gaps[:39]), "calibrate")
         assert fitted.widths == (pytest.approx(20 * np.sort(np.abs(gaps[:39, 0]))[math.ceil(0.9 * 40) - 1]),)
         inside.append(float((np.abs(20 * gaps[39:, 0]) <= fitted.widths[0]).mean()))
     assert np.mean(inside) == pytest.approx(0.9, abs=3 * np.std(inside) / math.sqrt(1000))
-    assert codec.settle(torch.zeros(9, 1), torch.zeros(9, 1)) == codec, "too few"
+    assert codec.calibrate(torch.zeros(9, 1), torch.zeros(9, 1), "calibrate") == codec, "too few"
     holes = torch.full((30, 1), torch.nan)
-    assert codec.settle(torch.zeros(30, 1), holes) == codec
+    assert codec.calibrate(torch.zeros(30, 1), holes, "calibrate") == codec
     (answer,) = fitted.answer(torch.tensor([[1.5]]), ["a.png"])
     assert answer.values == {"count": 130.0}
     assert answer.intervals["count"] == pytest.approx((130 - fitted.widths[0], 130 + fitted.widths[0]))
 
 
 def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
-    codec = Standardized(("age", "score"), (40.0, -1.0), (10.0, 0.5), (5.0, 0.4))
+    codec = Standardized(
+        ("age", "score"), (40.0, -1.0), (10.0, 0.5), Calibration("calibrate", 20, limits=((5.0,) * 199, (0.4,) * 199))
+    )
     outputs, without = torch.tensor([[2.0, 0.0], [-1.5, 1.0]]), torch.tensor([[0.5, 0.0], [0.0, 0.0], [-0.5, 3.0]])
     chosen = codec.choose(outputs)
     assert isinstance(chosen, NumberTarget)

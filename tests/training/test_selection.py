@@ -37,7 +37,7 @@ from vitrail.data.dataset import Counts, Samples, label_inputs
 from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
-from vitrail.runs.data import LEAST, WHOLE, cut
+from vitrail.runs.data import LEAST, REPORT, SELECT, WHOLE, cut
 from vitrail.runs.folder import RunFolder
 from vitrail.tasks import Classes, Metric
 from vitrail.training import checkpoint
@@ -55,7 +55,9 @@ def named(names: Sequence[str], classes: Sequence[int]) -> Samples:
 
 def sides(samples: Samples) -> tuple[list[str], list[str]]:
     halves = cut(samples, "label", Classes(("a", "b", "c")))
-    return [samples.name(one) for one in halves.select.tolist()], [samples.name(one) for one in halves.report.tolist()]
+    return [samples.name(one) for one in halves.parts[SELECT].tolist()], [
+        samples.name(one) for one in halves.parts[REPORT].tolist()
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,7 +91,7 @@ def test_too_few_are_not_cut() -> None:
     few = named([str(number) for number in range(2 * LEAST - 1)], [0] * (2 * LEAST - 1))
     halves = cut(few, "label", Classes(("a", "b", "c")))
     assert halves.to_dict() == WHOLE
-    assert halves.select.tolist() == halves.report.tolist() == list(range(2 * LEAST - 1))
+    assert halves.parts[SELECT].tolist() == halves.parts[REPORT].tolist() == list(range(2 * LEAST - 1))
 
 
 def test_the_best_epoch_and_the_end_of_patience() -> None:

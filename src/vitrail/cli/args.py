@@ -187,8 +187,8 @@ class Evaluate(Inference, InPrecision, LayoutOptions):
 
     Attributes:
         data: A named data set (digits, mnist, planted:2x3 ...), folder, list or shards; default: the run's own data
-        split: train, validation or test, or all of data without splits; or select or report, the two halves of a run's
-            validation samples (the model was selected on the first). Default: test; without it the samples that
+        split: train, validation or test, or all of data without splits; or select, calibrate or report, the parts of a
+            run's validation samples (the model was selected on the first). Default: test; without it the samples that
             training used least.
         neighbours: Also classify each image by this many nearest training images (cosine of the features, for each
             pooling); needs a pass over all training images.
@@ -221,9 +221,11 @@ class Predict(Inference, InPrecision, JobOptions, ColumnOptions):
         seed: With --sample: seed of the random numbers; default: 0.
         top: Name so many of the most probable classes; in a table as label_2, p_2, .... all: of every class, in a table
             as p_CLASS.
+        coverage: With each prediction a set of classes that holds the true one so often, such as 0.9; of numbers the
+            coverage of their intervals. Needs a model that a training has calibrated (without --no-calibration).
         out: Write one row per input to this .csv or .parquet file. If interrupted, the same command continues.
-        json: Print a JSON list with the keys file, label, probability, top, compute_dtype; or input, text, probability,
-            ended, notes, about_probabilities, compute_dtype.
+        json: Print a JSON list with the keys file, label, probability, top, set, compute_dtype; or input, text,
+            probability, ended, notes, about_probabilities, compute_dtype.
     """
 
     run: str = positional(help=RUN)
@@ -233,6 +235,7 @@ class Predict(Inference, InPrecision, JobOptions, ColumnOptions):
     temperature: float | None = option(needs="sample", least=0)
     seed: int | None = option(needs="sample", least=0)
     top: int | Literal["all"] | None = option(metavar="N|all")
+    coverage: float | None = option(example="0.9")
     out: Path | None = option(example="predictions.csv")
     json: bool = False
 

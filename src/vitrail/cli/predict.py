@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ def run(options: Predict, command: str) -> int:
         from vitrail.jobs.answers import naming
 
         model = naming(model, options.top)
+    model = replace(model, output=model.output.promising(options.coverage))
     if model.reads_text:
         texts = _texts(model, options)
         for name in ("workers", "ray", "data_root", "path_column", "label_column", "split_column"):
@@ -92,8 +94,8 @@ def run(options: Predict, command: str) -> int:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:
         print_table([_cells(one, options.top) for one in predictions], left=2)
-        if predictions and model.about:
-            warn(model.about)
+        for words in filter(None, (model.about, model.output.promise())) if predictions else ():
+            warn(words)
     if count > 1 and found and not options.json:
         warn(f"in all: {some_of([f'{name} {number:,}' for name, number in found.most_common()], SHOWN)}")
     for name, note in notes:

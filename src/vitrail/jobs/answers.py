@@ -109,12 +109,13 @@ def answer_all(
         **identity_of(model),
         "search": None if search is None else repr(search),
         **({} if top is None else {"top": top}),
+        **({} if model.output.coverage is None else {"coverage": model.output.coverage}),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
         **choices(ROWS, model.device, precision),
     }
     ranges = split_up(splits, ROWS)
-    option = search, top
+    option = search, top, model.output.coverage
     compute = partial(answers, cast_model(model, precision), option, workers=workers)
     carry = carry_of(cluster, compute, partial(Opening.compute, by=answers, option=option), precision)
     with complete_parts(out, LINES, job, ranges, carry, progress) as parts:
@@ -123,10 +124,11 @@ def answer_all(
 
 
 def answers(
-    model: Model, option: tuple[Search | None, Top], ranges: Sequence[IdRange], workers: int | None = None
+    model: Model, option: tuple[Search | None, Top, float | None], ranges: Sequence[IdRange], workers: int | None = None
 ) -> Iterator[list[Line]]:
     """A line for each image of each range, in turn."""
-    (search, top), output = option, naming(model, option[1]).output
+    search, top, coverage = option
+    output = naming(model, top).output.promising(coverage)
 
     def answer(images: Images, before: int, ids: Ids, pixels: Tensor) -> Sequence[Prediction]:
         names = [images.name(row) for row in ids.tolist()]

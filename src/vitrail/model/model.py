@@ -241,6 +241,7 @@ class Model:
         sources: Source | NamedImage | Iterable[Source | NamedImage] | Items,
         *,
         search: "networks.Search | None" = None,
+        coverage: float | None = None,
         batch_size: int = 64,
     ) -> list[Prediction]:
         """A prediction for each source.
@@ -251,15 +252,19 @@ class Model:
                 one; or an object, as `vitrail.train` takes it. Any iterable of these is read once, a batch at a time,
                 so a generator may go through more than memory holds.
             search: How the next token is chosen, for a model that generates text; greedy when None.
+            coverage: With each prediction a set of classes that holds the true one so often, 0 to 1, or of numbers
+                intervals; None for no set, and intervals of 90 %. Needs a calibrated model.
             batch_size: The number of sources that go through the network at a time.
 
         Returns:
             One prediction for each text or image, in order, of the class that the task has for it.
 
         Raises:
-            DataError: A source cannot be read; the message names it.
-            UsageError: A search was passed, and the task has none; or the batch size is not at least 1.
+            DataError: A source cannot be read; the message names it. Or a coverage is wanted of a model without it.
+            UsageError: A search was passed, and the task has none; or the batch size is not at least 1; or it is no
+                coverage.
         """
+        output = self.output.promising(coverage)
         if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
@@ -271,7 +276,7 @@ class Model:
                 names, opened = zip(*some, strict=True)
                 here = None if search is None else search.from_row(len(predictions))
                 inputs = self.tensor(opened)
-                predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
+                predictions += self.task.predict(self.network, output, inputs, names, here, self.facts)
         return predictions
 
     def _named(self, source: Source | NamedImage, number: int) -> Iterator[tuple[str, Source | NamedImage]]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
 
+from vitrail.pages.chart import Chart
 from vitrail.text import ShortRepr, percent
 
 RunState = Literal["running", "finished", "stopped", "untrained"]
@@ -431,7 +432,7 @@ class Confusion:
         return [(truth, answer) for truth, answer in pairs if wrong[truth, answer] > 0]
 
 
-Section = Table | ClassTable | Confusion
+Section = Table | ClassTable | Confusion | Chart
 """What an evaluation may show."""
 
 

@@ -1,18 +1,20 @@
 """The data of a run, or others, opened to evaluate or explain its model.
 
-Its validation split is cut into two halves where the training chooses its network on it:
+Its validation split is cut into parts where it decides anything:
 
-    select    each epoch is evaluated on it; it selects the best checkpoint, and between probe and tuned network
-    report    selects nothing: the final model is evaluated on it, if there is no test split
+    select      each epoch is evaluated on it; it selects the best checkpoint, and between probe and tuned network
+    calibrate   selects nothing: probabilities, sets and intervals are fitted to it (`vitrail.tasks.calibration`)
+    report      decides nothing: the final model is evaluated on it, if there is no test split
 
-A figure on samples that chose among many networks is too high, since the luckiest was chosen. The half of a sample is
-decided by a hash of its name, so it is the same on every machine and in every order.
+A figure on samples that chose among many networks is too high, since the luckiest was chosen. The part of a sample is
+decided by a hash of its name, so it is the same on every machine and in every order. Where thirds would have fewer than
+40 samples there are two parts, or one: then a sample decides more than one thing, which is said.
 """
 
 import hashlib
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,9 +41,10 @@ from vitrail.weights.places import is_foreign
 
 MODEL = "model"  # the folder of the model in a run
 CHANGED = "The data have changed since the training."
-SELECT, REPORT = "select", "report"
-HALVES = (SELECT, REPORT)
+SELECT, CALIBRATE, REPORT = "select", "calibrate", "report"
+PARTS = (SELECT, CALIBRATE, REPORT)
 LEAST = 16  # samples in the smaller half
+LEAST_CALIBRATE = 40  # in the smallest part, where one calibrates
 WHOLE = "whole"  # in data.json, for a validation split that is too small to be cut
 MAY_BE_LEARNT = "Images that are held out now may have been used for training."  # by a run that does not know them
 
@@ -183,7 +186,7 @@ def open_for(
         DataError: The data cannot be used.
     """
     remembered = run.facts if data is None or run.knows(data) else {}
-    halves = remembered.get("halves")
+    halves = remembered.get("halves")  # by the name of files; there may be three
     if not remembered and data is None:
         kinds = "or a named set or a list"
         problem = f"{run.name or 'this model'} has stored no data"
@@ -214,9 +217,10 @@ def open_for(
         raw = read_own(reader, what, data_root, layout)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
-    found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)
-    if split in HALVES:
-        found = half_of(found, column, model.output, split)
+    found = match_split(what, raw, column, model.output, VALIDATION if split in PARTS else split, seed)
+    if split in PARTS:
+        names = tuple(halves) if isinstance(halves, dict) else (SELECT, REPORT)
+        found = part_of(found, column, model.output, split, names)
     words = chosen_words(found.split, halves)
     if not remembered and found.split != TEST and "chosen_on" in model.facts:  # a model without its run
         words = f"{model.facts['chosen_on']} chose this model; if they are among these, the figure is too high."
@@ -241,31 +245,44 @@ def _check_inputs(model: Model, found: Split) -> None:
         model.vocabulary.check(found.samples.texts.values)
 
 
-# ---- the halves of a validation split
+# ---- the parts of a validation split
 
 
 @dataclass(frozen=True, eq=False)
-class Halves:
-    """The two halves of a validation split.
+class Cut:
+    """A validation split in parts.
 
     Attributes:
-        select: (n,) the samples that select, in their order.
-        report: (m,) the others; all samples in both if it is not cut.
+        parts: The samples of each part by its name, in their order; all samples in each if it is not cut.
         problem: Why it is not cut; empty if it is.
     """
 
-    select: Int64[np.ndarray, " n"]
-    report: Int64[np.ndarray, " m"]
+    parts: Mapping[str, Int64[np.ndarray, " n"]]
     problem: str = ""
+
+    @property
+    def selects(self) -> bool:
+        """Whether some of the samples choose the network."""
+        return SELECT in self.parts
 
     @property
     def chosen_on(self) -> str:
         """Name of the split that selects."""
         return VALIDATION if self.problem else SELECT
 
+    def calibrates(self, tested: bool) -> str:
+        """Name of the part that calibrates: its own; where there is none, what is not reported.
+
+        Args:
+            tested: Whether the figure is of a test split.
+        """
+        if self.problem:
+            return VALIDATION
+        return CALIBRATE if CALIBRATE in self.parts else REPORT if tested else SELECT
+
     def to_dict(self) -> Any:
-        """What `data.json` stores: the sizes of the halves, or that there are none."""
-        return WHOLE if self.problem else {SELECT: len(self.select), REPORT: len(self.report)}
+        """What `data.json` stores: the sizes of the parts, or that there are none."""
+        return WHOLE if self.problem else {name: len(ids) for name, ids in self.parts.items()}
 
     @property
     def note(self) -> str:
@@ -273,52 +290,65 @@ class Halves:
         if self.problem:
             chooses = "all of it chooses the model, which is reported wherever it also evaluates it"
             return f"the validation split is not cut ({self.problem}): {chooses}"
-        sizes = f"{len(self.select)} select the model, and {len(self.report)} select nothing"
-        return f"validation is cut by a hash of names: {sizes}"
+        verbs = {SELECT: "select the model", CALIBRATE: "calibrate its probabilities", REPORT: "decide nothing"}
+        sizes = [f"{len(ids)} {verbs[name]}" for name, ids in self.parts.items()]
+        return f"validation is cut by a hash of names: {', '.join(sizes[:-1])}, and {sizes[-1]}"
 
 
-def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
-    """Cut samples in two by a hash of their names.
+def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str] = (SELECT, REPORT)) -> Cut:
+    """Cut samples into parts by a hash of their names.
 
-    Where samples that are alike, such as those of a class, are all in one half by chance, it gives the one with the
-    least hash to the other. Samples of one name or group stay together.
+    Where a part has none of the samples that are alike, such as those of a class, the part with most of them gives it
+    the one with the least hash. Samples of one name or group stay together. If parts of which one calibrates would be
+    too small, there is none that calibrates.
 
     Args:
         samples: Of the validation split, matched to the codec.
         column: Of the task.
         codec: Says which are alike.
+        names: Of the parts, in their order.
     """
     everyone = np.arange(len(samples), dtype=np.int64)
     if samples.inputs.renewed:
-        return Halves(everyone, everyone, "its images are made, and not chosen from")
-    names = map(os.fsencode, samples.units())
-    ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in names])
-    second = np.array([int(rank[-1], 16) % 2 == 1 for rank in ranks], dtype=bool)
+        return Cut(dict.fromkeys(names, everyone), "its images are made, and not chosen from")
+    units = map(os.fsencode, samples.units())
+    ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in units])
+    place = np.array([int(rank[-4:], 16) % len(names) for rank in ranks], dtype=np.int64)
     strata = everyone[:0]
     if codec.strata is not None:
         strata = codec.strata(codec.targets(samples.column(column).take(everyone))).numpy()
     for stratum in np.unique(strata):
         alike = np.flatnonzero(strata == stratum)
-        if len(set(ranks[alike])) > 1 and len(set(second[alike])) == 1:
-            moved = ranks == min(ranks[alike].tolist())  # its namesakes, too
-            second[moved] = ~second[moved]
-    halves = everyone[~second], everyone[second]
-    if (least := min(map(len, halves))) < LEAST:
-        problem = f"of {counted(len(samples), 'sample')} a half has {least}, fewer than {LEAST}"
-        return Halves(everyone, everyone, problem)
-    return Halves(*halves)
+        where = dict(zip(ranks[alike].tolist(), place[alike].tolist(), strict=True))
+        for part in range(len(names)) if len(where) >= len(names) else ():
+            taken = [*where.values()]
+            if part not in taken:
+                giver = max(range(len(names)), key=taken.count)
+                rank = min(rank for rank, its in where.items() if its == giver)
+                where[rank] = part
+                place[ranks == rank] = part  # its namesakes, too
+    parts = {name: np.flatnonzero(place == part) for part, name in enumerate(names)}
+    least, wanted = min(map(len, parts.values())), LEAST_CALIBRATE if CALIBRATE in names else LEAST
+    if least >= wanted:
+        return Cut(parts)
+    if len(names) > 2:
+        return cut(samples, column, codec, (SELECT, REPORT))
+    part = "half" if len(names) == 2 else "part"
+    problem = f"of {counted(len(samples), 'sample')} a {part} has {least}, fewer than {wanted}"
+    return Cut(dict.fromkeys(names, everyone), problem)
 
 
-def half_of(split: Split, column: str | None, codec: Codec, name: str) -> Split:
-    """One half of a validation split.
+def part_of(split: Split, column: str | None, codec: Codec, name: str, names: Sequence[str]) -> Split:
+    """One part of a validation split that was cut into those of these names.
 
     Raises:
-        UsageError: It is too small to be cut.
+        UsageError: It is too small to be cut, or has no such part.
     """
-    halves = cut(split.samples, column, codec)
-    if halves.problem:
-        raise UsageError(f"{split.name} has no split {name}: {halves.problem}", Hint({"split": "validation"}))
-    return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)
+    found = cut(split.samples, column, codec, names)
+    problem = found.problem or f"its parts are {' and '.join(found.parts)}"
+    if found.problem or name not in found.parts:
+        raise UsageError(f"{split.name} has no split {name}: {problem}", Hint({"split": "validation"}))
+    return replace(split, samples=split.samples.select(found.parts[name]), split=name)
 
 
 def chosen_words(split: str, halves: Any) -> str:
@@ -328,11 +358,11 @@ def chosen_words(split: str, halves: Any) -> str:
         split: Of the figure.
         halves: The cut in `data.json`, empty if nothing was chosen.
     """
-    if not halves or split not in (VALIDATION, SELECT):
+    if not halves or split not in (VALIDATION, SELECT) or (halves != WHOLE and SELECT not in halves):
         return ""
     if halves == WHOLE or split == SELECT:
         return f"The samples of the {split} split chose this model, so the figure is too high."
-    share = f"{halves[SELECT]} of {halves[SELECT] + halves[REPORT]}"
+    share = f"{halves[SELECT]} of {sum(halves.values())}"
     return f"{share} samples of the {split} split chose this model, so the figure is too high; {REPORT} is clean."
 
 

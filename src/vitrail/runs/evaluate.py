@@ -1,5 +1,6 @@
 """Evaluation of a model on data: each sample once, in order, by the model's own preprocessing and task."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -35,8 +36,9 @@ from vitrail.runs.known import NOT_KNOWN, TIES, TrainedOn, learn_groups
 from vitrail.runs.leaks import by_groups, set_apart
 from vitrail.runtime import processors
 from vitrail.tasks import Codec, Result, Task
-from vitrail.tasks.task import unit_of
-from vitrail.text import percent, short_paths
+from vitrail.tasks.classify import ACCURACY
+from vitrail.tasks.task import Z95, unit_of, wilson_interval
+from vitrail.text import number, percent, short_paths
 
 NOT_SEEN = (
     "It is not known here which images this model was trained on; any of them among these make the figure better than "
@@ -45,6 +47,7 @@ NOT_SEEN = (
 NO_GROUPS = (
     "The run knows the groups of its training images, but these data name none: --group-pattern or --group-column does."
 )
+GROUPS = 40  # in a table; JSON has all
 BATCH = 256  # samples at a time; does not change what is counted
 
 
@@ -118,7 +121,7 @@ def evaluate(
         apart = NO_GROUPS
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
     notes = (*result.notes, *found.notes, *filter(None, [apart, choice.sentence()]))
-    result = replace(result, data=found.name, notes=notes)
+    result = group_by_group(replace(result, data=found.name, notes=notes), found.samples)
     result = result if vote is None else _with_neighbours(result, vote())
     if write is not None:
         name = short_paths(known.name or "a model")
@@ -127,6 +130,37 @@ def evaluate(
         shown, heading = with_images(result, model, found.samples), f"{name} on {short_paths(found.name)}"
         write(evaluation_page(shown, heading, facts, command, model.about))
     return result
+
+
+def group_by_group(result: Result, samples: Samples) -> Result:
+    """The result with a figure for each group of a column, the worst first; as it is where there are none.
+
+    Args:
+        result: Of these samples.
+        samples: That were evaluated, with or without groups; those without a name are in none.
+    """
+    if GROUP not in samples.columns or not len(result.errors) == len(result.ids) > 0:
+        return result
+    column, errors = samples.column(GROUP), dict[str, list[float]]()
+    for row, error in zip(result.ids.tolist(), result.errors.tolist(), strict=True):
+        errors.setdefault(column.word(row), []).append(error)
+    errors.pop("", None)
+    right, key = result.metric == ACCURACY, "accuracy" if result.metric == ACCURACY else "error"
+    rows = list[dict[str, Any]]()
+    for name, some in errors.items():
+        mean, half = float(np.mean(some)), Z95 * float(np.std(some)) / math.sqrt(len(some))
+        ends = wilson_interval(some.count(0), len(some)) if right else (max(0.0, mean - half), mean + half)
+        rows.append({"group": name, "images": len(some), key: 1 - mean if right else mean, "interval": list(ends)})
+    rows.sort(key=lambda row: (row[key] if right else -row[key], row["group"]))
+    write = partial(percent, digits=1) if right else partial(number, digits=3)
+    cells = tuple(
+        (row["group"], f"{row['images']:,}", write(row[key]), " to ".join(map(write, row["interval"])))
+        for row in rows[:GROUPS]
+    )
+    title = f"Group by group, the worst {GROUPS} of {len(rows):,}" if len(rows) > GROUPS else "Group by group"
+    header = ("group", "images", "accuracy" if right else "mean error", "95 % interval")
+    tables = (*result.tables, Table(title, header, cells)) if len(rows) > 1 else result.tables
+    return replace(result, details={**result.details, "groups": rows}, tables=tables)
 
 
 def with_images(result: Result, model: Model, samples: Samples) -> Result:

@@ -206,6 +206,7 @@ class Settings:
         keep: The network that becomes the model: the best checkpoint (or the probe), the last network, or the probe.
         unreadable: The fraction of the images of a split that may be unreadable; one may be in any case.
         background: Whether the model has shuffled patches of training images, to test explanations with.
+        calibration: Whether validation images calibrate its probabilities; runs of before that was there have none.
         network: Configuration of the network.
         augmentation: Of training images; and label smoothing.
         optimization: Optimizer, schedule and length.
@@ -233,6 +234,7 @@ class Settings:
     keep: Keep = "auto"
     unreadable: Below1 = 0.01
     background: bool = True
+    calibration: bool = False
     network: NetworkConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
     optimization: Optimization = field(default_factory=Optimization)
@@ -269,7 +271,7 @@ class Settings:
 
     @property
     def chooses(self) -> bool:
-        """Whether a network is chosen on validation samples, which are then cut into two halves."""
+        """Whether a network is chosen on validation samples, which are then cut into parts."""
         return self.optimization.patience > 0 or self.selected == "best"
 
     def initial_facts(self) -> dict[str, str]:

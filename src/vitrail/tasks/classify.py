@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,6 +16,20 @@ from torch import Tensor, nn
 from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
+from vitrail.tasks.by_class import figures_of
+from vitrail.tasks.calibration import (
+    COVERAGE,
+    FEWEST,
+    FOR_SETS,
+    Calibration,
+    calibration_from,
+    check_coverage,
+    check_fitted,
+    fit_temperature,
+    limits_of,
+    reliability,
+    stored,
+)
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.losses import Given, Loss, class_loss
 from vitrail.tasks.task import (
@@ -45,6 +59,7 @@ TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
 EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
+ROUNDING = 1e-6  # of a probability in fp32, and of a limit in a file
 
 ACCURACY = Metric("accuracy", "accuracy")
 Targets = Int[Tensor, " b"]
@@ -117,6 +132,7 @@ class ClassPrediction(ShortRepr):
         probability: Of that class, from 0 to 1.
         top: The most probable classes (five, or `Classes.most`) with their probabilities, the most probable first.
         notes: A sentence when all classes have the same score.
+        set: The classes that hold the true one as often as was asked for, the most probable first; empty when not.
     """
 
     name: str
@@ -124,6 +140,7 @@ class ClassPrediction(ShortRepr):
     probability: float
     top: tuple[tuple[str, float], ...]
     notes: tuple[str, ...] = ()
+    set: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Nothing that `top` does not say."""
@@ -134,18 +151,21 @@ class ClassPrediction(ShortRepr):
         return {"label": self.label, "probability": self.probability}
 
     def cells(self) -> tuple[str, ...]:
-        """The class, and the next two."""
+        """The class, and the next two, or those of the set."""
+        if self.set:
+            return self.name, self.label, percent(self.probability, 1), f"{{{', '.join(self.set)}}}"
         others = "  ".join(f"{name} {percent(value, 1)}" for name, value in self.top[1:3])
         return self.name, self.label, percent(self.probability, 1), f"({others})"
 
     def row(self) -> dict[str, Any]:
-        """File, label, probability."""
-        return {"file": self.name, "label": self.label, "probability": f"{self.probability:.6f}"}
+        """File, label, probability, and the set with bars between."""
+        row = {"file": self.name, "label": self.label, "probability": f"{self.probability:.6f}"}
+        return row | ({"set": "|".join(self.set)} if self.set else {})
 
     def to_dict(self) -> dict[str, Any]:
-        """The same with the top classes, and the notes where there are some."""
-        notes = {"notes": self.notes} if self.notes else {}
-        return {"file": self.name, **self.brief(), "top": self.top, **notes}
+        """The same with the top classes, and the set and notes where there are some."""
+        more = {name: each for name, each in (("set", self.set), ("notes", self.notes)) if each}
+        return {"file": self.name, **self.brief(), "top": self.top, **more}
 
 
 @typed
@@ -158,15 +178,20 @@ class Classes(ShortRepr, Codec):
         names: The name of each class, all different.
         ids: A second name of each class in the same order, such as the WordNet ids of ImageNet's classes; may be
             empty. Where there are ids, a name may list synonyms with commas between, and each of them names the class.
+        calibration: By which logits become probabilities, and sets of classes are made.
         most: How many classes a prediction names; it is not stored.
+        coverage: How often the set of classes of a prediction holds the true one, 0 to 1; None for no set. Not stored.
 
     Raises:
-        UsageError: A name occurs twice, or there are not as many ids as names.
+        UsageError: A name occurs twice, there are not as many ids as names, or the coverage is none.
+        DataError: There is a coverage, and no calibration for it.
     """
 
     names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
     ids: tuple[str, ...] = ()
+    calibration: Calibration | None = field(default=None, repr=False)  # pyrefly: ignore[bad-override]
     most: int = field(default=TOP, compare=False, repr=False)  # pyrefly: ignore[bad-override]
+    coverage: float | None = field(default=None, compare=False, repr=False)  # pyrefly: ignore[bad-override]
 
     def __post_init__(self) -> None:
         """Refuse names that are not all different in their one form."""
@@ -175,7 +200,11 @@ class Classes(ShortRepr, Codec):
             raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
         if self.ids and len(self.ids) != len(self.names):
             raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")
+        check_coverage(self.coverage)
+        if self.coverage is not None:
+            check_fitted(self.calibration, self.promises, FOR_SETS)
 
+    promises = "sets of classes"
     hub = Hub("image-classification")
     loss = staticmethod(F.cross_entropy)
     divergence = staticmethod(divergence)
@@ -226,19 +255,33 @@ class Classes(ShortRepr, Codec):
         return "classes", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """The names, and the ids where there are any."""
-        return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}
+        """The names, and the ids and the calibration where there are any."""
+        ids = {"ids": list(self.ids)} if self.ids else {}
+        return {"classes": list(self.names), **ids, **stored(self.calibration)}
+
+    def probabilities(self, outputs: Outputs) -> Float[Tensor, "b v"]:
+        """Of each class, in at least fp32."""
+        return (at_least_fp32(outputs) / self.temperature).softmax(dim=-1)
+
+    def least(self, coverage: float | None) -> float:
+        """The probability from which on a class belongs to a set; above 1 where there are none. The top class does."""
+        if coverage is None or self.calibration is None or not self.calibration.limits:
+            return 2.0
+        return 1 - self.calibration.limit(coverage) - ROUNDING
 
     def answer(
         self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[ClassPrediction]":
         """The most probable class of each image; of equals the first, as explanations have it."""
-        values, indices = outputs.float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
+        values, indices = self.probabilities(outputs.float()).cpu().sort(dim=-1, descending=True, stable=True)
+        least = self.least(self.coverage)
         answers = []
         for name, fractions, order in zip(names, values.tolist(), indices[:, : self.most].tolist(), strict=True):
             top = tuple((self.names[index], fraction) for index, fraction in zip(order, fractions, strict=False))
             notes = (ALIKE,) if len(self.names) > 1 and fractions[0] == fractions[-1] else ()
-            answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
+            held = max(1, sum(fraction >= least for fraction in fractions)) if self.coverage is not None else 0
+            chosen = tuple(self.names[index] for index in indices[len(answers), :held].tolist())
+            answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes, chosen))
         return answers
 
     def error(self, outputs: Outputs, targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -247,13 +290,13 @@ class Classes(ShortRepr, Codec):
 
     def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
         """The probability of the most probable class."""
-        return outputs.float().softmax(dim=1).amax(dim=1)
+        return self.probabilities(outputs.float()).amax(dim=1)
 
     def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether the most probable class is the same; the margin is to the second most probable one."""
         if self.outputs == 1:
             return super().agree(outputs, others)
-        two = outputs.softmax(dim=1).topk(2).values
+        two = self.probabilities(outputs).topk(2).values
         return Agreement(outputs.argmax(dim=1) == others.argmax(dim=1), two[:, 0] - two[:, 1])
 
     def vote(self, targets: Int[Tensor, "n k"], cosines: Float[Tensor, "n k"]) -> Float[Tensor, "n v"]:
@@ -280,7 +323,23 @@ class Classes(ShortRepr, Codec):
         """A class of each image, its top class when None; or one rather than another."""
         from vitrail.tasks.target import choose_class  # of explanations alone
 
-        return choose_class(outputs, wanted)
+        return choose_class(outputs, wanted, self.temperature)
+
+    def calibrate(self, outputs: Outputs, targets: Int[Tensor, " n"], on: str) -> "Classes":
+        """The same with a temperature from ten images on, and with limits of sets from fifty."""
+        count, classes = outputs.shape
+        if count < FEWEST or classes < 2:
+            return self
+        logits, targets = outputs.double().cpu(), targets.cpu()
+        smoothing = classes / (classes - 1) / (count + 2)  # one wrong answer more than there is
+
+        def loss(temperature: Tensor) -> Tensor:
+            return F.cross_entropy(logits / temperature, targets, label_smoothing=smoothing)
+
+        temperature, right = fit_temperature(loss), float((logits.argmax(dim=1) == targets).double().mean())
+        own = (logits / temperature).softmax(dim=1).gather(1, targets[:, None])[:, 0]
+        limits = (limits_of(1 - own),) if count >= FOR_SETS else ()
+        return replace(self, calibration=Calibration(on, count, temperature, right, limits))
 
 
 @dataclass(frozen=True)
@@ -294,32 +353,46 @@ class ClassMetrics(Metrics):
     classes: Classes
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """The summed loss; of each image its number, class, top class, and the probability of that."""
-        logits = network(batch.inputs)
-        logs, labels = logits.detach().float().to("cpu", torch.float64).log_softmax(dim=1), batch.labels.cpu()
-        best, own = logs.max(dim=1), logs.gather(1, labels[:, None])[:, 0]
-        columns = torch.from_numpy(batch.ids), labels, best.indices, best.values.exp()
-        return {"loss": -float(own.sum()), "columns": [column.tolist() for column in columns]}
+        """The summed loss; of each image its number, class, top class, that of its set and of its own; see `result`."""
+        logits, labels = network(batch.inputs).detach().float().to("cpu", torch.float64), batch.labels.cpu()
+        every = self.classes.probabilities(logits)
+        best, own = every.max(dim=1), every.gather(1, labels[:, None])
+        inside = every >= self.classes.least(COVERAGE)
+        inside.scatter_(1, best.indices[:, None], value=True)
+        columns = (
+            torch.from_numpy(batch.ids),
+            labels,
+            best.indices,
+            (every > own).sum(dim=1),
+            inside.gather(1, labels[:, None])[:, 0].long(),
+            inside.sum(dim=1),
+            best.values,
+        )
+        loss = float(F.cross_entropy(logits, labels, reduction="sum"))
+        return {"loss": loss, "columns": [column.tolist() for column in columns]}
 
     def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
-        """Accuracy, a row for each class, the confusion, and the images to look at."""
+        """Accuracy and figures beside it, a row for each class, the confusion, and the images to look at."""
         from vitrail import pages  # of an evaluation alone; a prediction needs none
 
-        *_, probability = columns = np.hstack([np.zeros((4, 0)), *(each["columns"] for each in answers)])
-        ids, true, predicted = columns[:3].astype(np.int64)
+        *_, probability = columns = np.hstack([np.zeros((7, 0)), *(each["columns"] for each in answers)])
+        ids, true, predicted, before, inside, sizes = columns[:6].astype(np.int64)
         names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
         per_class = _per_class(confusion, names)
         truths, said = (np.array(names, dtype=object)[one] for one in (true, predicted))
+        sets = (inside, sizes) if (calibration := self.classes.calibration) and calibration.limits else None
+        details, sections = figures_of(confusion, before < TOP, reliability(probability, true == predicted), sets)
         return fraction_result(
             ACCURACY,
             (true != predicted).astype(np.float64),
             "image",
             "classified correctly",
             sum(each["loss"] for each in answers) / max(1, len(ids)),
-            {"per_class": per_class},
+            {**details, "per_class": per_class},
             tables=(
+                *sections,
                 pages.Confusion("Confusion matrix", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),
             ),
@@ -401,7 +474,8 @@ class Classification(Task):
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Classes:
         """The class names, and their ids where there are any."""
-        return Classes(tuple(map(str, values["classes"])), tuple(map(str, values.get("ids", ()))))
+        names, ids = (tuple(map(str, values.get(name, ()))) for name in ("classes", "ids"))
+        return Classes(names, ids, calibration_from(values.get("calibration")))
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Cross-entropy; what is mixed or smoothed stands in the targets."""

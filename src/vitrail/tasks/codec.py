@@ -12,7 +12,7 @@ softmax or an argmax of outputs, or asks which codec it has.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import torch
@@ -97,6 +97,9 @@ class Codec(ABC):
         hub: What hubs call the task; None where they have no name for it.
         is_wrong: Whether an error is 0 for right and 1 for wrong; else it is a distance.
         most: How many outputs a prediction names, where that can be chosen; it is not stored.
+        calibration: A `vitrail.tasks.calibration.Calibration`, where there is one.
+        coverage: How often a prediction's set or interval holds what is true; None for no set. It is not stored.
+        promises: What such a set or interval is called, in the plural; empty where the task has none.
 
     Methods that a task may have, None where it has none; their shapes are those of `vitrail.tasks.classify.Classes`:
 
@@ -110,6 +113,8 @@ class Codec(ABC):
             of logit adjustment, label smoothing) -> a `loss` for rare classes.
         settle: (outputs, targets) -> the codec with what it decides on validation samples that are not reported on;
             what that is, in words, is its `settled`.
+        calibrate: (outputs, targets, on) -> the codec with what its probabilities or intervals need, of samples of the
+            split `on` that did not choose the network, if there are enough; in words its `calibrated`.
         choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
     """
 
@@ -119,6 +124,9 @@ class Codec(ABC):
     hub: Hub | None = None
     is_wrong: bool = True
     most: Any = None
+    calibration: Any = None
+    coverage: Any = None
+    promises: str = ""
     error: Any = None
     confidence: Any = None
     divergence: Any = None
@@ -127,12 +135,25 @@ class Codec(ABC):
     loss: Any = None
     weighted: Any = None
     settle: Any = None
+    calibrate: Any = None
     choose: Any = None
 
     @property
     def settled(self) -> str:
         """What `settle` has decided, in words."""
         return ""
+
+    @property
+    def temperature(self) -> float:
+        """What outputs are divided by before they become probabilities."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
+    @property
+    def calibrated(self) -> str:
+        """What `calibrate` has decided, in words."""
+        if self.calibration is None:
+            return "probabilities stay as they are, since for a temperature these are too few"
+        return f"outputs are divided by {self.temperature:.3g} (the temperature) before they become probabilities"
 
     # ---- from data
 
@@ -186,6 +207,29 @@ class Codec(ABC):
         """Whether other outputs say the same: here, whether they are near, beside the length of the first."""
         same = (outputs - others).norm(dim=1) <= FAR * outputs.norm(dim=1)
         return Agreement(same, torch.full_like(same, math.nan, dtype=torch.float64))
+
+    def promising(self, coverage: float | None) -> "Codec":
+        """The same whose predictions have sets or intervals that hold what is true so often; None: as they are.
+
+        Raises:
+            UsageError: It has none, or this is no coverage.
+            DataError: It is not calibrated, or on too few images.
+        """
+        if coverage is None:
+            return self
+        if not self.promises:
+            problem = f"a coverage is for one class an image and for numbers, but this model gives {self.describe()[0]}"
+            raise UsageError(problem, Hint(drop=["coverage"]))
+        return replace(self, coverage=coverage)  # pyrefly: ignore[bad-specialization]
+
+    def promise(self) -> str:
+        """What the sets or intervals of its predictions promise, in a sentence; empty where it promises nothing."""
+        if self.coverage is None or self.calibration is None:
+            return ""
+        words = f"{percent(self.coverage, 1)} of {self.promises} hold what is true"
+        right = self.calibration.right
+        alone = "; the top class alone was right as often there" if right and right >= self.coverage else ""
+        return f"{self.calibration.promise(self.coverage, words)}{alone}"
 
     def fit(self, features: Float[Tensor, "n d"], targets: Tensor, loss: Any = None) -> "LinearFit":
         """The linear head that fits features best by a loss, or by its own; the penalty is cross-validated.

@@ -10,33 +10,30 @@ threshold: 1 less the label ranking average precision (Tsoumakas, Katakis and Vl
 2010).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int8
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.columns import LABELS, Column, Match
 from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.losses import SUREST, Given, Loss, binary_cross_entropy, label_loss
-from vitrail.tasks.ranking import DRAWS, best_threshold, figures_by_label, interval_of_mean
+from vitrail.tasks.ranking import PRECISION, MultiLabelMetrics, best_threshold
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
-    Example,
     Input,
     Measures,
-    Metric,
-    Metrics,
     Network,
     Objective,
-    Result,
     Task,
     at_least_fp32,
     expect_codec,
@@ -51,11 +48,9 @@ if TYPE_CHECKING:
 
 TOP = 5  # labels that a prediction names
 OWN = 20  # positives from which on a label has a threshold of its own
-SHOWN = 12  # examples of each kind
 EVEN = 0.5  # the threshold before one is fitted
 EXAMPLE = 'MultiLabels(("cat", "dog"))'
 
-PRECISION = Metric("mean_average_precision", "mean average precision")
 Targets = Float[Tensor, "b v"]
 
 
@@ -121,6 +116,7 @@ class MultiLabels(ShortRepr, Codec):
         names: The name of each label, all different.
         rates: The fraction of the training images that have each, of those where it is known; may be empty.
         thresholds: The probability from which on each is predicted; even odds when empty.
+        calibration: By which outputs become probabilities.
         most: How many labels a prediction names beside those that are there; it is not stored.
 
     Raises:
@@ -130,6 +126,7 @@ class MultiLabels(ShortRepr, Codec):
     names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
     rates: tuple[float, ...] = ()
     thresholds: tuple[float, ...] = ()
+    calibration: Calibration | None = field(default=None, repr=False)  # pyrefly: ignore[bad-override]
     most: int = field(default=TOP, compare=False, repr=False)  # pyrefly: ignore[bad-override]
 
     def __post_init__(self) -> None:
@@ -186,8 +183,13 @@ class MultiLabels(ShortRepr, Codec):
         return "labels", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Names, base rates and thresholds."""
-        return {"labels": list(self.names), "rates": list(self.rates), "thresholds": list(self.thresholds)}
+        """Names, base rates and thresholds, and the calibration where there is one."""
+        of = {"rates": list(self.rates), "thresholds": list(self.thresholds)}
+        return {"labels": list(self.names), **of, **stored(self.calibration)}
+
+    def probabilities(self, outputs: Outputs) -> Float[Tensor, "b v"]:
+        """Of each label."""
+        return (outputs / self.temperature).sigmoid()
 
     @property
     def limits(self) -> Float[Tensor, " v"]:
@@ -196,13 +198,13 @@ class MultiLabels(ShortRepr, Codec):
 
     def says(self, outputs: Outputs) -> Bool[Tensor, "b v"]:
         """Which labels are predicted."""
-        return outputs.double().sigmoid() >= self.limits.to(outputs.device)
+        return self.probabilities(outputs.double()) >= self.limits.to(outputs.device)
 
     def answer(
         self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[MultiLabelPrediction]":
         """The labels of each image."""
-        values, order = outputs.float().sigmoid().cpu().sort(dim=-1, descending=True, stable=True)
+        values, order = self.probabilities(outputs.float()).cpu().sort(dim=-1, descending=True, stable=True)
         said = self.says(outputs).cpu().gather(1, order)
         rows = zip(names, values.tolist(), order.tolist(), said.tolist(), strict=True)
         answers = []
@@ -223,11 +225,11 @@ class MultiLabels(ShortRepr, Codec):
 
     def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
         """The probability of the label that is nearest to even odds, or of its absence."""
-        return outputs.float().abs().sigmoid().amin(dim=1)
+        return self.probabilities(outputs.float().abs()).amin(dim=1)
 
     def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether the same labels are predicted; the margin is that of the label nearest to its threshold."""
-        margin = (outputs.double().sigmoid() - self.limits.to(outputs.device)).abs().amin(dim=1)
+        margin = (self.probabilities(outputs.double()) - self.limits.to(outputs.device)).abs().amin(dim=1)
         return Agreement((self.says(outputs) == self.says(others)).all(dim=1), margin)
 
     def divergence(self, outputs: Outputs, teacher: Outputs, kind: str, temperature: float) -> Float[Tensor, ""]:
@@ -280,7 +282,7 @@ class MultiLabels(ShortRepr, Codec):
             if positives >= OWN:
                 part = positives / (positives + OWN)
                 limit = part * best_threshold(own, has) + (1 - part) * common
-            found.append(float(torch.tensor(limit, dtype=torch.float64).sigmoid()))
+            found.append(float((torch.tensor(limit, dtype=torch.float64) / self.temperature).sigmoid()))
         return replace(self, thresholds=tuple(found))
 
     @property
@@ -306,114 +308,23 @@ class MultiLabels(ShortRepr, Codec):
         if against is not None:
             raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
         least = torch.tensor([self.least(number) for number in at.tolist()], dtype=torch.float64)
-        return OddsTarget(at, least=least)
+        return OddsTarget(at, temperature=self.temperature, least=least)
 
+    def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "MultiLabels":
+        """The same with a temperature from ten images on, by all pairs of image and label; it predicts what it did."""
+        known = ~targets.isnan().cpu()
+        if len(outputs) < FEWEST or not known.any():
+            return self
+        odds, there = outputs.double().cpu()[known], targets.double().cpu()[known]
+        softened = there + (1 - 2 * there) / (len(there) + 2)  # one wrong answer more than there is
 
-# ---- evaluation
+        def loss(temperature: Tensor) -> Tensor:
+            return F.binary_cross_entropy_with_logits(odds / temperature, softened)
 
-
-@dataclass(frozen=True)
-class MultiLabelMetrics(Metrics):
-    """Labels and outputs of every image.
-
-    Args:
-        output: The model's codec.
-    """
-
-    output: MultiLabels
-
-    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """The summed loss; of each image its number, its labels (None where unknown) and the outputs."""
-        outputs = at_least_fp32(network(batch.inputs)).detach().cpu()
-        labels = batch.labels.cpu()
-        known = [[None if value != value else value for value in row] for row in labels.tolist()]
-        loss = float(binary_cross_entropy(outputs.double(), labels, "sum"))
-        return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
-
-    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
-        """Mean average precision, F1 over all pairs and by label, a row for each label, and images to look at."""
-        from vitrail import pages  # of an evaluation alone; a prediction needs none
-
-        codec, wide = self.output, self.output.outputs
-        ids = np.array([row for each in answers for row in each["ids"]], np.int64)
-        outputs, targets = (
-            np.array([row for each in answers for row in each[name]], np.float64).reshape(-1, wide)
-            for name in ("outputs", "labels")
-        )
-        found, there = torch.from_numpy(outputs), targets > 0.5
-        said, known = codec.says(found).numpy(), ~np.isnan(targets)
-        rows, micro, macro = figures_by_label(codec.names, outputs, targets, said)
-        rows = [{**row, "threshold": limit} for row, limit in zip(rows, codec.limits.tolist(), strict=True)]
-        counts = [row["average_precision"] for row in rows if row["images"]]
-        value = float(np.mean(counts)) if counts else 0.0
-        low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
-        errors = codec.error(found, torch.from_numpy(targets)).numpy()
-        sure = codec.confidence(found).numpy()
-        truths, answered = (
-            np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
-            for each in (there, said)
-        )
-        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
-        left = f"; {counted(wide - len(counts), 'label')} without an image left out" if wide > len(counts) else ""
-        ends = f"{percent(low, 2)} to {percent(high, 2)}"
-        at = f"micro F1 {percent(micro, 1)}, macro F1 {percent(macro, 1)}"
-        return Result(
-            metric=PRECISION,
-            value=value,
-            count=len(ids),
-            loss=loss,
-            interval=(low, high),
-            details={
-                "images": len(ids),
-                PRECISION.key: value,
-                "interval": [low, high],
-                "loss": loss,
-                "micro_f1": micro,
-                "macro_f1": macro,
-                "labels_counted": len(counts),
-                "per_label": rows,
-            },
-            sentence=f"of {counted(len(ids), 'image')}, {counted(len(counts), 'label')}{left} "
-            f"(95 % interval {ends}); {at}",
-            about=(
-                "",
-                "It is the mean over labels of how well images that have a label stand before those that do not. "
-                f"With 95 % confidence it lies, on images like these, between {ends.replace(' to ', ' and ')} (images "
-                f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
-            ),
-            tables=(
-                pages.Table("Label by label", LABEL_HEADER, tuple(map(_cells, rows))),
-                pages.Confusion(
-                    "Which labels are predicted (columns) where one is there (rows)",
-                    there.T.astype(np.int64) @ (said & known).astype(np.int64),
-                    codec.names,
-                ),
-            ),
-            examples=tuple(
-                Example(int(ids[row]), name(int(ids[row])), truths[row], answered[row], float(sure[row]))
-                for row in _worth_a_look(errors, truths == answered)
-            ),
-            ids=ids,
-            truths=truths,
-            answers=answered,
-            errors=errors,
-            unknown={},
-        )
-
-
-LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row of the table of labels, as it is read."""
-    figures = [percent(row[name], 1) for name in ("average_precision", "precision", "recall", "f1", "threshold")]
-    return row["label"], f"{row['images']:,}", *figures
-
-
-def _worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
-    """Images with other labels than they have, the worst order first; then some whose labels are all right."""
-    wrong = sorted(np.flatnonzero(~right).tolist(), key=lambda row: -errors[row])
-    return wrong[:SHOWN] + np.flatnonzero(right).tolist()[:SHOWN]
+        temperature = fit_temperature(loss) / self.temperature
+        moved = (self.limits.logit() / temperature).sigmoid().tolist()
+        found = Calibration(on, len(outputs), temperature * self.temperature)
+        return replace(self, thresholds=tuple(moved) if self.thresholds else (), calibration=found)
 
 
 @final
@@ -449,7 +360,8 @@ class MultiLabel(Task):
     def codec_from_dict(self, values: Mapping[str, Any]) -> MultiLabels:
         """Names, base rates and thresholds."""
         rates, thresholds = (tuple(map(float, values.get(name, ()))) for name in ("rates", "thresholds"))
-        return MultiLabels(tuple(map(str, values["labels"])), rates, thresholds)
+        calibration = calibration_from(values.get("calibration"))
+        return MultiLabels(tuple(map(str, values["labels"])), rates, thresholds, calibration)
 
     @staticmethod
     def blend(  # pyrefly: ignore[bad-override]

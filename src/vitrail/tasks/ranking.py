@@ -1,18 +1,31 @@
-"""How well outputs order images: average precision of each label, its interval, and where to cut.
+"""How well outputs order images: average precision of each label, its interval, where to cut, and an evaluation of it.
 
 Average precision is the mean of the precisions at each positive, in the order of the outputs (equal outputs as one),
 as in scikit-learn; a label without a positive has none.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-DRAWS = 200  # of images with replacement, for an interval
+from vitrail.errors import counted
+from vitrail.tasks.by_class import DRAWS, calibration_row, reliability_of
+from vitrail.tasks.calibration import reliability
+from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32
+from vitrail.text import percent
+
+if TYPE_CHECKING:
+    from vitrail.data.batches import Batch
+    from vitrail.tasks.multilabel import MultiLabels
+
+SHOWN = 12  # examples of each kind
+PRECISION = Metric("mean_average_precision", "mean average precision")
 
 
 def average_precisions(
@@ -89,3 +102,121 @@ def best_threshold(odds: Float[Tensor, " n"], there: Bool[Tensor, " n"]) -> floa
     best = int(score.argmax())
     below = values[best + 1] if best + 1 < len(values) else values[best] - 1
     return float((values[best] + below) / 2)
+
+
+# ---- evaluation
+
+
+@dataclass(frozen=True)
+class MultiLabelMetrics(Metrics):
+    """Labels and outputs of every image.
+
+    Args:
+        output: The model's codec.
+    """
+
+    output: "MultiLabels"
+
+    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
+        """The summed loss; of each image its number, its labels (None where unknown) and the outputs."""
+        outputs = at_least_fp32(network(batch.inputs)).detach().cpu()
+        labels = batch.labels.cpu()
+        known = [[None if value != value else value for value in row] for row in labels.tolist()]
+        loss = float(self.output.loss(outputs.double(), labels, "sum"))
+        return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
+
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        """Mean average precision, F1 over all pairs and by label, a row for each label, and images to look at."""
+        from vitrail import pages  # of an evaluation alone; a prediction needs none
+
+        codec, wide = self.output, self.output.outputs
+        ids = np.array([row for each in answers for row in each["ids"]], np.int64)
+        outputs, targets = (
+            np.array([row for each in answers for row in each[name]], np.float64).reshape(-1, wide)
+            for name in ("outputs", "labels")
+        )
+        found, there = torch.from_numpy(outputs), targets > 0.5
+        said, known = codec.says(found).numpy(), ~np.isnan(targets)
+        rows, micro, macro = figures_by_label(codec.names, outputs, targets, said)
+        rows = [{**row, "threshold": limit} for row, limit in zip(rows, codec.limits.tolist(), strict=True)]
+        counts = [row["average_precision"] for row in rows if row["images"]]
+        value = float(np.mean(counts)) if counts else 0.0
+        low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
+        errors = codec.error(found, torch.from_numpy(targets)).numpy()
+        sure = codec.confidence(found).numpy()
+        reliable = reliability(codec.probabilities(found).numpy()[known], there[known])
+        calibration, charts = reliability_of(reliable)
+        of_pairs = (
+            ()
+            if reliable is None
+            else (pages.Table("Are the probabilities right", CALIBRATION_HEADER, (calibration_row(reliable),)),)
+        )
+        truths, answered = (
+            np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
+            for each in (there, said)
+        )
+        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
+        left = f"; {counted(wide - len(counts), 'label')} without an image left out" if wide > len(counts) else ""
+        ends = f"{percent(low, 2)} to {percent(high, 2)}"
+        at = f"micro F1 {percent(micro, 1)}, macro F1 {percent(macro, 1)}"
+        return Result(
+            metric=PRECISION,
+            value=value,
+            count=len(ids),
+            loss=loss,
+            interval=(low, high),
+            details={
+                "images": len(ids),
+                PRECISION.key: value,
+                "interval": [low, high],
+                "loss": loss,
+                "micro_f1": micro,
+                "macro_f1": macro,
+                "labels_counted": len(counts),
+                **calibration,
+                "per_label": rows,
+            },
+            sentence=f"of {counted(len(ids), 'image')}, {counted(len(counts), 'label')}{left} "
+            f"(95 % interval {ends}); {at}",
+            about=(
+                "",
+                "It is the mean over labels of how well images that have a label stand before those that do not. "
+                f"With 95 % confidence it lies, on images like these, between {ends.replace(' to ', ' and ')} (images "
+                f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
+            ),
+            tables=(
+                pages.Table("Label by label", LABEL_HEADER, tuple(map(_cells, rows))),
+                *of_pairs,
+                *charts,
+                pages.Confusion(
+                    "Which labels are predicted (columns) where one is there (rows)",
+                    there.T.astype(np.int64) @ (said & known).astype(np.int64),
+                    codec.names,
+                ),
+            ),
+            examples=tuple(
+                Example(int(ids[row]), name(int(ids[row])), truths[row], answered[row], float(sure[row]))
+                for row in _worth_a_look(errors, truths == answered)
+            ),
+            ids=ids,
+            truths=truths,
+            answers=answered,
+            errors=errors,
+            unknown={},
+        )
+
+
+CALIBRATION_HEADER = ("over all pairs of image and label", "value", "by chance alone")
+LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table of labels, as it is read."""
+    figures = [percent(row[name], 1) for name in ("average_precision", "precision", "recall", "f1", "threshold")]
+    return row["label"], f"{row['images']:,}", *figures
+
+
+def _worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
+    """Images with other labels than they have, the worst order first; then some whose labels are all right."""
+    wrong = sorted(np.flatnonzero(~right).tolist(), key=lambda row: -errors[row])
+    return wrong[:SHOWN] + np.flatnonzero(right).tolist()[:SHOWN]

@@ -2,10 +2,9 @@
 
 Each number is standardised by the training split, so that numbers of any unit weigh alike. A number that is not known
 (NaN) leaves loss and gradient. With each answer stands an interval that holds 90 % of the numbers of images like those
-it is fitted on, which are not reported on: the middle of it is the answer, its half-width the quantile of the absolute
-residuals at ceil(0.9 (n + 1)) / n (split conformal prediction: Papadopoulos, Proedrou, Vovk and Gammerman, "Inductive
-confidence machines for regression", ECML 2002). It is the same for every image, and there is none from fewer than
-`FEWEST` images. What is explained is why a number is high, or low, beside the mean of training.
+it is fitted on: the middle of it is the answer, its half-width a limit of the absolute errors there (split conformal
+prediction, see `vitrail.tasks.calibration`). It is the same for every image, and there is none from fewer than ten
+images. What is explained is why a number is high, or low, beside the mean of training.
 """
 
 import math
@@ -16,29 +15,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.columns import NUMBER, Column, Match
 from vitrail.data.multiple import Quantities
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError
+from vitrail.tasks.calibration import (
+    COVERAGE,
+    FEWEST,
+    Calibration,
+    calibration_from,
+    check_coverage,
+    check_fitted,
+    limits_of,
+    stored,
+)
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs
+from vitrail.tasks.residuals import MEAN_ERROR, NumberMetrics
 from vitrail.tasks.target import ChosenTarget, Unit, indices_of, pick
 from vitrail.tasks.task import (
-    Z95,
-    Example,
     Input,
     Measures,
-    Metric,
-    Metrics,
     Network,
     Objective,
-    Result,
     Task,
     at_least_fp32,
     expect_codec,
 )
-from vitrail.text import ShortRepr, canonical_texts, number
+from vitrail.text import ShortRepr, canonical_texts, number, percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -46,14 +51,10 @@ if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.linear import LinearFit
 
-COVERAGE = 0.9  # of an interval beside an answer
-FEWEST = 10  # images by which it is fitted: of fewer the largest residual is too small
 NEAR = 0.1  # standard deviations within which two answers say the same
-SHOWN = 12  # examples: the worst, and as many of the best
 BINS = 10  # strata of a number
 EXAMPLE = 'Standardized(("count",), (120.0,), (40.0,))'
 
-MEAN_ERROR = Metric("mean_absolute_error", "mean absolute error", fraction=False, better="lower")
 Targets = Float[Tensor, "b v"]
 
 
@@ -83,7 +84,8 @@ class NumberPrediction(ShortRepr):
     Attributes:
         name: The file, or "image".
         values: Each number by its name, in its own unit.
-        intervals: The interval of 90 % around each; empty where none is known.
+        intervals: The interval around each; empty where none is known.
+        coverage: How often it holds the true number.
         notes: Empty.
         top: Empty.
     """
@@ -91,6 +93,7 @@ class NumberPrediction(ShortRepr):
     name: str
     values: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    coverage: float = COVERAGE
     notes: tuple[str, ...] = ()
     top: tuple[tuple[str, float], ...] = ()
 
@@ -123,7 +126,7 @@ class NumberPrediction(ShortRepr):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, and their intervals where there are some."""
-        ends = {"intervals": dict(self.intervals), "coverage": COVERAGE} if self.intervals else {}
+        ends = {"intervals": dict(self.intervals), "coverage": self.coverage} if self.intervals else {}
         return {"file": self.name, **self.brief(), **ends}
 
 
@@ -137,26 +140,37 @@ class Standardized(ShortRepr, Codec):
         names: What each is called, as the column of the data.
         means: Of the training split, in the unit of the data.
         deviations: Standard deviations there, above 0.
-        widths: Half the width of the 90 % interval of each, in the unit of the data; empty where it is not known.
+        calibration: With the limits of the absolute error of each, in the unit of the data; None where not known.
+        coverage: How often an interval holds the true number, 0 to 1; None for the usual one. It is not stored.
 
     Raises:
-        UsageError: There is not one of each for every name, or a standard deviation is not above 0.
+        UsageError: There is not one of each for every name, a standard deviation is not above 0, or it is no coverage.
+        DataError: There is a coverage, and no calibration for it.
     """
 
     names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
     means: tuple[float, ...] = ()
     deviations: tuple[float, ...] = ()
-    widths: tuple[float, ...] = ()
+    calibration: Calibration | None = field(default=None, repr=False)  # pyrefly: ignore[bad-override]
+    coverage: float | None = field(default=None, compare=False, repr=False)  # pyrefly: ignore[bad-override]
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not belong together."""
         object.__setattr__(self, "names", canonical_texts(self.names))
-        sizes = {len(self.names), len(self.means), len(self.deviations), len(self.widths or self.names)}
+        limits = self.calibration.limits if self.calibration else self.names
+        sizes = {len(self.names), len(self.means), len(self.deviations), len(limits)}
         fits = len(sizes) == 1 and len({*self.names}) == len(self.names) > 0
         if not fits or not all(0 < value < math.inf for value in self.deviations):
             problem = f"{len(self.names)} names, {len(self.means)} means, deviations {self.deviations}"
             raise UsageError(problem, EXAMPLE)
+        check_coverage(self.coverage)
+        if self.coverage is not None:
+            images = check_fitted(self.calibration, self.promises, FEWEST).images
+            if math.inf in self.widths:
+                problem = f"an interval of {percent(self.coverage, 1)} takes more than the {images} calibration images"
+                raise DataError(problem, Hint({"coverage": COVERAGE}))
 
+    promises = "intervals"
     is_wrong = False
     loss = staticmethod(squared_error)
 
@@ -198,8 +212,15 @@ class Standardized(ShortRepr, Codec):
 
     def to_dict(self) -> dict[str, Any]:
         """Names, means, standard deviations and half-widths."""
-        of = {"means": self.means, "deviations": self.deviations, "widths": self.widths}
-        return {"numbers": list(self.names), **{name: list(values) for name, values in of.items()}}
+        of = {"numbers": list(self.names), "means": list(self.means), "deviations": list(self.deviations)}
+        return of | stored(self.calibration)
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """Half the width of the interval of each number, in the unit of the data; empty where it is not known."""
+        if self.calibration is None:
+            return ()
+        return tuple(self.calibration.limit(self.coverage or COVERAGE, place) for place in range(self.outputs))
 
     def in_unit(self, outputs: Outputs) -> Float[Tensor, "b v"]:
         """Outputs in the unit of the data."""
@@ -213,7 +234,8 @@ class Standardized(ShortRepr, Codec):
         for name, row in zip(names, self.in_unit(outputs).tolist(), strict=True):
             known = zip(self.names, row, self.widths, strict=False)  # no widths, no intervals
             ends = {each: (value - width, value + width) for each, value, width in known}
-            answers.append(NumberPrediction(name, dict(zip(self.names, row, strict=True)), ends))
+            values = dict(zip(self.names, row, strict=True))
+            answers.append(NumberPrediction(name, values, ends, self.coverage or COVERAGE))
         return answers
 
     def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
@@ -243,22 +265,19 @@ class Standardized(ShortRepr, Codec):
         """Ridge regression of all numbers, with one penalty."""
         return super().fit(features, targets, loss)
 
-    def settle(self, outputs: Outputs, targets: Targets) -> "Standardized":
-        """The same with the half-widths that these images ask for; see the head of this file."""
-        gaps, widths = (outputs.double().cpu() - targets.double().cpu()).abs(), list[float]()
-        for place in range(self.outputs):
-            own = gaps[~gaps[:, place].isnan(), place].sort().values
-            if len(own) < FEWEST:
-                return self
-            rank = math.ceil(COVERAGE * (len(own) + 1))
-            widths.append(float(own[min(rank, len(own)) - 1]) * self.deviations[place])
-        return replace(self, widths=tuple(widths))
+    def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "Standardized":
+        """The same with the limits of errors that these images ask for; see `vitrail.tasks.calibration`."""
+        gaps = (outputs.double().cpu() - targets.double().cpu()).abs() * self._deviations
+        every = [own[~own.isnan()] for own in gaps.unbind(dim=1)]
+        if (least := min(map(len, every))) < FEWEST:
+            return self
+        return replace(self, calibration=Calibration(on, least, limits=tuple(map(limits_of, every))))
 
     @property
-    def settled(self) -> str:
+    def calibrated(self) -> str:
         """The intervals, in words."""
         if not self.widths:
-            return f"no interval: that takes {FEWEST} images whose numbers are known"
+            return f"there is no interval: that takes {FEWEST} images whose numbers are known"
         each = ", ".join(f"{name} ± {number(width)}" for name, width in zip(self.names, self.widths, strict=True))
         return f"nine of ten true numbers lie within {each} of what is predicted"
 
@@ -302,116 +321,6 @@ class NumberTarget(ChosenTarget):
         return replace(self, target=self.target[samples], sign=self.sign[samples], least=self.least[some])
 
 
-# ---- evaluation
-
-
-@dataclass(frozen=True)
-class NumberMetrics(Metrics):
-    """True and predicted numbers.
-
-    Args:
-        output: The model's codec.
-    """
-
-    output: Standardized
-
-    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """The summed loss; of each image its number, targets (None where unknown) and outputs."""
-        outputs, targets = at_least_fp32(network(batch.inputs)).detach().cpu().double(), batch.labels.cpu().double()
-        known = [[None if value != value else value for value in row] for row in targets.tolist()]
-        loss = float(squared_error(outputs, targets, "sum"))
-        return {"loss": loss, "ids": batch.ids.tolist(), "targets": known, "outputs": outputs.tolist()}
-
-    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
-        """Errors of each number with their intervals, what they explain of the spread, and images to look at."""
-        from vitrail import pages  # of an evaluation alone; a prediction needs none
-
-        codec = self.output
-        ids = np.array([row for each in answers for row in each["ids"]], np.int64)
-        outputs, targets = (
-            torch.tensor([row for each in answers for row in each[of]], dtype=torch.float64).reshape(-1, codec.outputs)
-            for of in ("outputs", "targets")
-        )
-        errors = codec.error(outputs, targets).numpy()
-        found, true = codec.in_unit(outputs).numpy(), codec.in_unit(targets).numpy()
-        parts = zip(codec.names, found.T, true.T, codec.widths or (None,) * codec.outputs, strict=True)
-        rows = [_figures(*part) for part in parts]
-        first, one = rows[0], codec.outputs == 1
-        value, ends = float(errors.mean()) if len(errors) else 0.0, (0.0, 0.0)
-        if len(errors):
-            half = Z95 * float(errors.std()) / math.sqrt(len(errors))
-            ends = max(0.0, value - half), value + half
-        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
-        shown = f"{number(ends[0])} to {number(ends[1])}"
-        unit = "" if one else " standard deviations, mean of the numbers,"
-        more = f"; R2 {number(first['r2'], 3)}, RMSE {number(first['rmse'])}" if one else ""
-        order = np.argsort(-errors, kind="stable").tolist()
-        some = order[:SHOWN] + order[SHOWN:][::-1][:SHOWN]
-        truths, said = ([_words(codec.names, row) for row in each] for each in (true, found))
-        return Result(
-            metric=MEAN_ERROR,
-            value=value,
-            count=len(ids),
-            loss=loss,
-            interval=ends,
-            details={
-                "images": len(ids),
-                MEAN_ERROR.key: value,
-                "interval": list(ends),
-                "loss": loss,
-                **({} if not one else {key: first[key] for key in ("rmse", "r2")}),
-                "numbers": rows,
-            },
-            sentence=f"of {counted(len(ids), 'image')},{unit} (95 % interval {shown}){more}".replace(", (", " ("),
-            about=(
-                "",
-                f"By so much a prediction is wrong, on average. With 95 % confidence it lies, on images like these, "
-                f"between {shown.replace(' to ', ' and ')}{more}.",
-            ),
-            tables=(pages.Table("Number by number", tuple(_HEADER.values()), tuple(map(_cells, rows))),),
-            examples=tuple(Example(int(ids[row]), name(int(ids[row])), truths[row], said[row]) for row in some),
-            ids=ids,
-            truths=np.array(truths, object),
-            answers=np.array(said, object),
-            errors=errors,
-        )
-
-
-_HEADER = {
-    "name": "number",
-    "images": "images",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "r2": "R2",
-    "inside": "within the 90 % interval",
-}
-
-
-def _figures(name: str, found: np.ndarray, true: np.ndarray, width: float | None) -> dict[str, Any]:
-    """What errors of a number come to, where it is known."""
-    known = ~np.isnan(true)
-    gaps, spread = found[known] - true[known], true[known] - true[known].mean() if known.any() else true[known]
-    count = int(known.sum())
-    return {
-        "name": name,
-        "images": count,
-        "mae": float(np.abs(gaps).mean()) if count else None,
-        "rmse": float(np.sqrt((gaps**2).mean())) if count else None,
-        "r2": float(1 - (gaps**2).sum() / (spread**2).sum()) if (spread**2).sum() > 0 else None,
-        "inside": float((np.abs(gaps) <= width).mean()) if count and width is not None else None,
-    }
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(row[key] if key == "name" else number(row[key]) for key in _HEADER)
-
-
-def _words(names: Sequence[str], values: np.ndarray) -> str:
-    if len(names) == 1:
-        return number(float(values[0]))
-    return ", ".join(f"{name} {number(float(value))}" for name, value in zip(names, values, strict=True))
-
-
 @final
 @dataclass(frozen=True)
 class Regression(Task):
@@ -445,8 +354,9 @@ class Regression(Task):
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Standardized:
         """Names, means, standard deviations and half-widths."""
-        of = [tuple(map(float, values.get(name, ()))) for name in ("means", "deviations", "widths")]
-        return Standardized(tuple(map(str, values["numbers"])), of[0], of[1], of[2])
+        means, deviations = (tuple(map(float, values.get(name, ()))) for name in ("means", "deviations"))
+        calibration = calibration_from(values.get("calibration"))
+        return Standardized(tuple(map(str, values["numbers"])), means, deviations, calibration)
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """The squared error; what is mixed stands in the targets."""

@@ -142,6 +142,7 @@ class ClassTarget(ChosenTarget):
     """One class among several, of which softmax makes probabilities; or one rather than another."""
 
     classes: int = field(kw_only=True)
+    temperature: float = 1.0  # of probabilities alone
 
     kind: ClassVar[Kind | None] = None
     unit: ClassVar[Unit | None] = "nats"
@@ -168,7 +169,8 @@ class ClassTarget(ChosenTarget):
 
     def probability(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """Of the class; of a contrast that of the first class among the two."""
-        return self(outputs.softmax(dim=-1)) if self.contrast is None else self(outputs).sigmoid()
+        warm = outputs / self.temperature
+        return self(warm.softmax(dim=-1)) if self.contrast is None else self(warm).sigmoid()
 
     def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
         """Log-odds of the class against all others, also where it is held against one."""
@@ -197,6 +199,7 @@ class OddsTarget(ChosenTarget):
     """An output that is log-odds of its own, such as of one of several labels."""
 
     least: Float[Tensor, "*b"] = field(kw_only=True)  # pyrefly: ignore[bad-override]  # for each sample
+    temperature: float = 1.0  # of probabilities alone
 
     kind: ClassVar[Kind | None] = None
     unit: ClassVar[Unit | None] = "nats"
@@ -208,7 +211,7 @@ class OddsTarget(ChosenTarget):
 
     def probability(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """Of what the odds are of."""
-        return self(outputs).sigmoid()
+        return self(outputs / self.temperature).sigmoid()
 
     def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
         """By how much the log-odds are higher."""
@@ -294,19 +297,20 @@ class SimilarityTarget(ChosenTarget):
 # ---- making them
 
 
-def choose_class(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> ChosenTarget:
+def choose_class(outputs: Float[Tensor, "b v"], wanted: Wanted = None, temperature: float = 1.0) -> ChosenTarget:
     """A class of each sample; of a network with one output that output, which has no odds.
 
     Args:
         outputs: Decide the top class, and the range of indices.
         wanted: None for each top class.
+        temperature: What logits are divided by before they become probabilities.
 
     Raises:
         UsageError: If an index is none, there is not one per sample, or it is out of range; names the range.
     """
     count = outputs.shape[1]
     target, against = indices_of(outputs, outputs.argmax(dim=1) if wanted is None else wanted)
-    return OutputTarget(target) if count == 1 else ClassTarget(target, against, classes=count)
+    return OutputTarget(target) if count == 1 else ClassTarget(target, against, temperature, classes=count)
 
 
 def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> ChosenTarget:

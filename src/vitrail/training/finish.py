@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.data.background import settle
+from vitrail.data.batches import Batches
 from vitrail.errors import counted
 from vitrail.explain.evidence import with_composites, without_evidence
 from vitrail.explain.reporting.report import Report
@@ -30,7 +31,7 @@ from vitrail.model import CARD, Model, card_of, load, save
 from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import Confusion, Pair, SidesView
-from vitrail.runs.data import REPORT, chosen_words, mark_chosen
+from vitrail.runs.data import REPORT, SELECT, chosen_words, mark_chosen
 from vitrail.runs.evaluate import answered, errors_of
 from vitrail.tasks import Result
 from vitrail.tasks.codec import Gain, gain
@@ -118,10 +119,11 @@ class Chosen:
             words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
         if split == REPORT:
             clean, whole = self.halves[REPORT], sum(self.halves.values())
-            words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
+            words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that decided nothing.")
             if found.get("probe"):
                 of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
-                words.append(f"{of_probe} is of all {whole}, {whole - clean} of which chose between the networks.")
+                chose = self.halves.get(SELECT, 0)
+                words.append(f"{of_probe} is of all {whole}, {chose} of which chose between the networks.")
         return " ".join(words)
 
 
@@ -134,17 +136,17 @@ def choose_model(journal: Journal, state: State) -> Chosen:
     """
     prepared, folder = journal.prepared, journal.folder
     settings, model = prepared.settings, prepared.model
-    halves, (split, held_out) = prepared.halves, prepared.scored
+    split, held_out = prepared.scored
     log, found = prepared.listen, dict[str, Any]()
     epochs = state.step / prepared.per_epoch
     facts = {**model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
-    chooses = settings.chooses and halves is not None and state.step > 0
+    chooses = settings.chooses and state.step > 0
     if chooses and (best := load_best(folder, state.averaged, model.task.metric, log)) is not None:
         epoch, many = best["epoch"], len(held_out)
         found |= {"best": {"epoch": epoch}, "chosen_on": {"split": split.split, "images": many}}
         facts |= {"epoch": epoch, "chosen_on": f"{counted(many, 'sample')} of the split {split.split}"}
         log(f"the network after epoch {epoch} is the best on {split.split}")
-    cut, probed = None if halves is None else halves.to_dict(), folder.path / "probe.json"
+    cut, probed = None if prepared.cut is None else prepared.cut.to_dict(), folder.path / "probe.json"
     kept, networks = TUNED, {TUNED: state.best_network.eval()}
     if probed.is_file():  # else the task has no probe, or the weights were random
         found["probe"] = read_json(probed, other_out(folder.path))
@@ -169,11 +171,30 @@ def choose_model(journal: Journal, state: State) -> Chosen:
         facts.pop("epoch", None)
         facts["epochs"] = 0
     network = networks.pop(kept)
-    if model.output.settle is not None:
-        each = answered(partial(model.task.outputs, network), held_out)
-        model = replace(model, output=model.output.settle(*map(torch.cat, zip(*each, strict=True))))
-        log(f"{counted(len(held_out), 'image')} of {split.split} decide: {model.output.settled}")
-    return Chosen(replace(model, network=network, facts=facts), {kept: network, **networks}, found, cut)
+    model = settle_output(replace(model, network=network), prepared)
+    return Chosen(replace(model, facts=facts), {kept: network, **networks}, found, cut)
+
+
+def settle_output(model: Model, prepared: Prepared) -> Model:
+    """The model whose codec has decided what it decides on validation samples: thresholds, then its calibration."""
+
+    def read(batches: Batches) -> list[Tensor]:
+        each = answered(partial(model.task.outputs, model.network), batches)
+        return [*map(torch.cat, zip(*each, strict=True))]
+
+    output, (split, held_out), found = model.output, prepared.scored, list[Tensor]()
+    if output.settle is not None:
+        found = read(held_out)
+        output = output.settle(*found)
+        prepared.listen(f"{counted(len(held_out), 'image')} of {split.split} decide: {output.settled}")
+    if prepared.calibrates:
+        on, batches = prepared.calibrating
+        same = found if found and on.split == split.split else read(batches)
+        output = output.calibrate(*same, on.split)
+        chose = ", which also chose the model" if on.split == split.split and prepared.selects else ""
+        reported = ", which are also reported on" if on.split == prepared.final[0].split else ""
+        prepared.listen(f"{counted(len(batches), 'image')} of {on.split}{chose or reported}: {output.calibrated}")
+    return replace(model, output=output)
 
 
 def _save(journal: Journal, state: State, chosen: Chosen) -> Model:

@@ -179,5 +179,5 @@ def follow(group: Group, request: Request) -> Finished:
             group.spread(network.state_dict())
             results.append(evaluate_split(model, *samples, processes=group, trained=prepared.seen.trained))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
-    result = mark_chosen(results[0], None if prepared.halves is None else prepared.halves.to_dict())
+    result = mark_chosen(results[0], None if prepared.cut is None else prepared.cut.to_dict())
     return Finished(folder.path, model, result, **order["finished"])

@@ -138,12 +138,12 @@ class Job:
 
     def _write_new_settings(self, former: Settings, step: int) -> None:
         """Write the new settings of a finished run that continues, before the first step by them."""
-        halves, patience = self.prepared.halves, self.optimization.patience
+        cut, patience = self.prepared.cut, self.optimization.patience
         if patience != former.optimization.patience:
             self.prepared.listen(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
-        if halves is not None and not former.chooses:
+        if cut is not None and cut.selects and not former.chooses:
             before = "epochs before it were scored on all, and are not chosen from"
-            self.journal.note(f"from step {step} on {halves.note}; {before}")
+            self.journal.note(f"from step {step} on {cut.note}; {before}")
         self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 
@@ -165,8 +165,8 @@ class Job:
         """Write what identifies this run; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment_of_run())
-        limited, halves = self.optimization.max_time > 0, self.prepared.halves
-        more = [*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited]
+        limited, cut = self.optimization.max_time > 0, self.prepared.cut
+        more = [*([] if cut is None else [cut.note]), *[self.schedule.phases[-1].why] * limited]
         self.journal.write_data()
         self.journal.note(*more)
         write_samples(self.folder, self.prepared.dataset)
@@ -218,7 +218,7 @@ class Job:
         if self.budget is not None:
             self.budget.scoring = time.perf_counter() - began
         self.journal.name_unreadable(self.prepared.data, self.prepared.validation)
-        if self.prepared.halves is not None:
+        if self.prepared.selects:
             keep_if_best(self.folder, self.state.averaged, row, self.metric, self.saver)
         self.folder.append_metrics(row)
         self.prepared.listen(EpochScored(row))
@@ -256,7 +256,7 @@ class Job:
             "gradient_norm": done.gradient_norm,
             "samples": done.samples,
             task.counted: done.counted,
-            **({} if prepared.halves is None else {"scored_on": result.split}),
+            **({"scored_on": result.split} if prepared.selects else {}),
             "seconds": seconds,
             "images_per_second": images / seconds if seconds else None,
             "waiting_fraction": waiting / seconds if seconds else None,
@@ -285,7 +285,7 @@ class Job:
         def write() -> None:
             flush(self.folder.metrics)  # the state stores their length
             save_state(copy, self.folder.resume, extra)
-            if self.prepared.halves is not None:
+            if self.prepared.selects:
                 tidy_best(self.folder, self.metric)
 
         if copy.apart:

@@ -28,7 +28,7 @@ from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build_network as build_network
 from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guard, read_own
-from vitrail.runs.data import REPORT, Halves, Run, cut
+from vitrail.runs.data import CALIBRATE, REPORT, SELECT, Cut, Run, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
@@ -102,38 +102,60 @@ class Prepared:
         """What one sample is called, in the singular; its plural has an s."""
         return unit_of(self.model.input)
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether validation samples calibrate the model."""
+        return self.settings.calibration and self.model.output.calibrate is not None
+
     @cached_property
-    def halves(self) -> Halves | None:
-        """The two halves of the validation samples, if a network is chosen on them, or the codec decides something."""
-        model = self.model
-        decides = self.settings.chooses or model.output.settle is not None
-        return cut(self.dataset.validation, model.task.column, model.output) if decides else None
+    def cut(self) -> Cut | None:
+        """The parts of the validation samples, if something is decided on them that would flatter a figure."""
+        model, tested = self.model, self.dataset.test is not None
+        selects = self.settings.chooses or model.output.settle is not None
+        names = (*[SELECT] * selects, *[CALIBRATE] * (self.calibrates and not tested), REPORT)
+        if len(names) < 2:
+            return None
+        found = cut(self.dataset.validation, model.task.column, model.output, names)
+        return found if selects or not found.problem else None
+
+    @property
+    def selects(self) -> bool:
+        """Whether some validation samples choose the network, or what its codec settles."""
+        return self.cut is not None and self.cut.selects
+
+    def part(self, name: str) -> tuple[Split, Batches]:
+        """A part of the validation samples, or all of them."""
+        validation = self.dataset.validation
+        if name == VALIDATION or self.cut is None:
+            return Split(validation, VALIDATION), self.validation
+        ids = self.cut.parts[name]
+        return Split(validation.select(ids), name), self.validation.subset(ids)
 
     @cached_property
     def scored(self) -> tuple[Split, Batches]:
         """The samples on which each epoch is evaluated: those that select the network, or all of validation."""
-        if self.halves is None:
-            return Split(self.dataset.validation, VALIDATION), self.validation
-        ids = self.halves.select
-        return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
+        return self.part(self.cut.chosen_on if self.cut is not None and self.selects else VALIDATION)
+
+    @property
+    def calibrating(self) -> tuple[Split, Batches]:
+        """The samples that calibrate the model."""
+        tested = self.dataset.test is not None
+        return self.part(VALIDATION if self.cut is None else self.cut.calibrates(tested))
 
     @cached_property
     def final(self) -> tuple[Split, Batches]:
         """The samples on which the final model is evaluated: test, else validation samples that chose nothing."""
-        dataset, halves = self.dataset, self.halves
+        dataset = self.dataset
         if dataset.test is not None:
             test = batches_of(self.model, dataset.test, self.settings.execution.workers)
             return Split(dataset.test, TEST, dataset.unknown.get(TEST, {})), test
-        unknown = dataset.unknown.get(VALIDATION, {})
-        if halves is None or halves.problem:
-            return Split(dataset.validation, VALIDATION, unknown), self.validation
-        split = Split(dataset.validation.select(halves.report), REPORT, unknown)
-        return split, self.validation.subset(halves.report)
+        split, batches = self.part(VALIDATION if self.cut is None or self.cut.problem else REPORT)
+        return replace(split, unknown=dataset.unknown.get(VALIDATION, {})), batches
 
     @property
     def scored_words(self) -> str:
         """Name of these samples in a plot."""
-        chose = self.halves is not None and self.halves.problem  # and the other half, which did not, is none
+        chose = self.cut is not None and self.cut.problem  # and there is no part that did not
         return f"{self.scored[0].split}{', which chose the model' if chose else ''}"
 
     @property
@@ -172,6 +194,7 @@ class Prepared:
         final = len(self.validation) - held_out or held_out if test is None else len(test)
         chosen = held_out if self.settings.selected == "best" else 0
         last = final if initial is None else 2 * (chosen + final)  # probe and tuned network are compared, maybe twice
+        last += len(self.calibrating[1]) if self.calibrates else 0
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 
@@ -196,7 +219,7 @@ class Prepared:
             "split_seed": dataset.split_seed,
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
-            **({} if self.halves is None else {"halves": self.halves.to_dict()}),
+            **({} if self.cut is None else {"halves": self.cut.to_dict()}),
             "skipped": [note for note in notes if note.startswith(LEFT_OUT)],
             "notes": list(notes),
         }

@@ -308,7 +308,7 @@ def plan_training(
     settings, optimization = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, optimization))
     per_epoch = prepared.per_epoch
-    notes = [*prepared.notes, *([] if prepared.halves is None else [prepared.halves.note])]
+    notes = [*prepared.notes, *([] if prepared.cut is None else [prepared.cut.note])]
     steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
         before = time.perf_counter()

@@ -161,6 +161,7 @@ def check_known(request: Request, dataset: Dataset, task: Task, background: bool
         "fixed": "ViT" not in task.networks,
         "parts": own.network is not None or own.parts is not None,
         "unexplained": not task.background,
+        "writes": task.searches,
         "bare": verdicts and not background,
         "probe": probe,
         "untuned": verdicts and probe,

@@ -302,7 +302,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: S
         network["encoder"] |= {"image_size": size, "channels": channels}
     if not task.invariant:
         values |= {"augmentation": asdict(Augmentation()), "resize": WHOLE}
-    return {**values, "recipe": name, "background": task.background}
+    return {**values, "recipe": name, "background": task.background, "calibration": True}
 
 
 def _from_source(source: Model, recipe: Recipe, request: Request) -> dict[str, Any]:

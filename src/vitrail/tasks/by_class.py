@@ -1,0 +1,134 @@
+"""Figures of classes that weigh alike, however many images each has; equal to those of scikit-learn.
+
+    balanced accuracy   the mean recall of the classes that some image has
+    macro F1            the mean F1 of the classes that some image has, or is taken for
+
+Their intervals are made of images that are drawn anew, with replacement. Beside them
+stand how often the true class is among the first five, how far off probabilities are, and how often the sets of classes
+hold the true one.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+
+from vitrail.tasks.calibration import COVERAGE, Reliability
+from vitrail.tasks.task import wilson_interval
+from vitrail.text import number, percent
+
+if TYPE_CHECKING:
+    from vitrail.pages.views import Section
+
+FOR_DIAGRAM = 200  # answers from which on a reliability diagram is drawn
+FIRST = 5
+DRAWS = 200  # of images with replacement, for an interval
+
+Interval = tuple[float, float]
+
+
+class ByClass(NamedTuple):
+    """Both figures, each with its 95 % interval."""
+
+    balanced_accuracy: float
+    balanced_interval: Interval
+    macro_f1: float
+    macro_interval: Interval
+
+
+def by_class(confusion: Int64[np.ndarray, "k k"]) -> ByClass | None:
+    """See the head of this file; None without any image.
+
+    Args:
+        confusion: Counts; rows are the true classes, columns the predicted ones.
+    """
+    if not confusion.any():
+        return None
+    cells = np.argwhere(confusion)
+    counts = confusion[tuple(cells.T)]
+    drawn = np.random.default_rng(0).multinomial(int(counts.sum()), counts / counts.sum(), size=DRAWS)
+    value, found = _figures(cells, counts[None])[0], _figures(cells, drawn)
+    ends = value + np.quantile(found - found.mean(axis=0), [0.025, 0.975], axis=0)
+    (recall, f1), (recalls, f1s) = value.tolist(), ends.clip(0, 1).T.tolist()
+    return ByClass(recall, (recalls[0], recalls[1]), f1, (f1s[0], f1s[1]))
+
+
+def _figures(cells: Int64[np.ndarray, "c 2"], counts: Int64[np.ndarray, "draws c"]) -> Float[np.ndarray, "draws 2"]:
+    """Balanced accuracy and macro F1 of several confusions with counts in the same cells."""
+    names, places = np.unique(cells, return_inverse=True)
+    true, said = places.reshape(cells.shape).T
+    of = [np.zeros((len(counts), len(names))) for _ in range(3)]
+    right = true == said
+    for sums, index, some in zip(of, (true, said, true[right]), (counts, counts, counts[:, right]), strict=True):
+        np.add.at(sums.T, index, some.T)
+    images, predicted, hits = of
+    with np.errstate(invalid="ignore"):
+        recall, f1 = hits / images, 2 * hits / (images + predicted)  # nan of what no image of a draw has
+    return np.stack([np.nanmean(recall, axis=1), np.nanmean(f1, axis=1)], axis=1)
+
+
+# ---- as details and tables of a result
+
+
+def figures_of(
+    confusion: Int64[np.ndarray, "k k"],
+    among_first: Bool[np.ndarray, " n"],
+    reliable: Reliability | None,
+    sets: tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]] | None,
+) -> tuple[dict[str, Any], "tuple[Section, ...]"]:
+    """What stands beside the accuracy, for JSON and as tables.
+
+    Args:
+        confusion: As of `by_class`.
+        among_first: Whether the true class is among the first five.
+        reliable: How far off the probabilities of the top classes are.
+        sets: Whether each set of classes holds the true one, and how many it has; None where there are no sets.
+    """
+    from vitrail import pages  # of an evaluation alone
+
+    rows, found = list[tuple[str, ...]](), by_class(confusion)
+    details = dict[str, Any].fromkeys(("balanced_accuracy", "macro_f1", "top5_accuracy", "sets"))
+    named = list[tuple[str, str, float, Interval]]()
+    if found is not None:
+        named.append(("balanced_accuracy", "balanced accuracy", found.balanced_accuracy, found.balanced_interval))
+        named.append(("macro_f1", "macro F1", found.macro_f1, found.macro_interval))
+    if len(confusion) > FIRST and len(among_first):
+        hits, count = int(among_first.sum()), len(among_first)
+        named.append(("top5_accuracy", "top-5 accuracy", hits / count, wilson_interval(hits, count)))
+    if sets is not None and len(sets[0]):
+        held, size = int(sets[0].sum()), float(sets[1].mean())
+        share, ends = held / len(sets[0]), wilson_interval(held, len(sets[0]))
+        details["sets"] = {"coverage": COVERAGE, "value": share, "interval": list(ends), "mean_size": size}
+        what = f"sets of {percent(COVERAGE)} (of {number(size, 3)} classes on average) hold the true class"
+        named.append(("", what, share, ends))
+    for key, words, value, ends in named:
+        details |= {key: {"value": value, "interval": list(ends)}} if key else {}
+        rows.append((words, percent(value, 2), f"{percent(ends[0], 2)} to {percent(ends[1], 2)}"))
+    calibration, charts = reliability_of(reliable)
+    details |= calibration
+    rows += [calibration_row(reliable)] if reliable is not None else []
+    table = (pages.Table("Beside the accuracy", ("", "value", "95 % interval"), tuple(rows)),) if rows else ()
+    return details, (*table, *charts)
+
+
+def calibration_row(found: Reliability) -> tuple[str, str, str]:
+    """The calibration error as a row of a table, with what chance alone makes of it."""
+    chance = f"of a calibrated network {percent(found.by_chance, 1)}, at most {percent(found.at_most, 1)}"
+    return "expected calibration error", percent(found.error, 2), chance
+
+
+def reliability_of(found: Reliability | None) -> tuple[dict[str, Any], "tuple[Section, ...]"]:
+    """The calibration error for JSON, and the reliability diagram where there are enough answers."""
+    details: dict[str, Any] = {"calibration_error": None if found is None else found.to_dict()}
+    if found is None:
+        return details, ()
+    if sum(row[2] for row in found.rows) < FOR_DIAGRAM:
+        return details, ()
+    from vitrail.pages.chart import Series, line_chart, linear_axis
+
+    sure, right = ([row[place] for row in found.rows] for place in (3, 4))
+    lines = [Series("right", right), Series("as often right as sure", sure)]
+    chart = line_chart("How sure it is, and how often right", sure, lines, write=percent)
+    ends = linear_axis([0.0, 1.0])
+    return details, (replace(chart, x=ends, y=ends, along="probability of an answer"),)

@@ -1,0 +1,205 @@
+"""Probabilities mean what they say: temperatures, sets and figures are those of closed forms and of scikit-learn."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score
+
+import vitrail
+from tests.cli.command import call, must_refuse
+from tests.errors import must_raise
+from tests.shared_runs import run_of
+from vitrail.data.columns import Texts
+from vitrail.data.dataset import label_inputs
+from vitrail.data.sources import read
+from vitrail.errors import DataError, UsageError
+from vitrail.runs.data import CALIBRATE, LEAST_CALIBRATE, PARTS, REPORT, SELECT, cut
+from vitrail.tasks import Classes
+from vitrail.tasks.by_class import by_class
+from vitrail.tasks.calibration import calibration_from, reliability, stored
+from vitrail.tasks.multilabel import MultiLabels
+
+NAMES = tuple("abcdefg")
+
+
+def drawn(count: int, seed: int, temperature: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits, and classes drawn by their softmax at a temperature."""
+    random = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(count, len(NAMES), generator=random, dtype=torch.float64)
+    return logits, torch.multinomial((logits / temperature).softmax(dim=1), 1, generator=random)[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_the_temperature_is_that_by_which_labels_were_drawn(temperature: float) -> None:
+    logits, classes = drawn(20_000, 0, temperature)
+    found = Classes(NAMES).calibrate(logits, classes, "calibrate")
+    assert found.temperature == pytest.approx(temperature, rel=0.03)
+    assert calibration_from(stored(found.calibration)["calibration"]) == found.calibration
+    said = [one.label for one in found.answer(logits[:50], [""] * 50)]
+    assert said == [one.label for one in Classes(NAMES).answer(logits[:50], [""] * 50)], "top classes stay"
+    odds = torch.cat([logits, -logits])[:, :3]
+    there = (
+        torch.rand(odds.shape, generator=torch.Generator().manual_seed(1)) < (odds / temperature).sigmoid()
+    ).float()
+    there[::7, 1] = torch.nan  # unknown labels count for nothing
+    labels = MultiLabels(("a", "b", "c"), thresholds=(0.2, 0.5, 0.7))
+    warm = labels.calibrate(odds, there, "calibrate")
+    assert warm.temperature == pytest.approx(temperature, rel=0.03)
+    assert torch.equal(warm.says(odds), labels.says(odds)), "what is predicted stays"
+    again = warm.calibrate(odds, there, "calibrate")
+    assert again.temperature == pytest.approx(warm.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [10, 40, 300])
+def test_a_few_right_answers_make_nobody_certain(count: int) -> None:
+    """All right: as sure as Platt's targets are, n + 1 of n + 2."""
+    classes = torch.arange(count) % 3
+    found = Classes(("a", "b", "c")).calibrate(5 * torch.eye(3)[classes], classes, "calibrate")
+    sure = found.probabilities(5 * torch.eye(3)).amax(dim=1)
+    assert sure.tolist() == pytest.approx([1 - 1 / (count + 2)] * 3, abs=1e-5)
+    few = Classes(("a", "b", "c")).calibrate(torch.eye(3)[classes[:9]], classes[:9], "calibrate")
+    assert few.calibration is None
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+def test_sets_hold_the_true_class_as_often_as_promised(coverage: float) -> None:
+    """Of 400 calibrations the mean is ceil(c (n + 1)) / (n + 1), and each lies in its band 95 times of 100."""
+    held, inside, count = list[float](), 0, 119
+    for seed in range(400):
+        logits, classes = drawn(count + 300, seed)
+        codec = Classes(NAMES).calibrate(logits[:count], classes[:count], "calibrate").promising(coverage)
+        answers = codec.answer(logits[count:], [""] * 300)
+        assert all(one.set[0] == one.label for one in answers)
+        held.append(sum(NAMES[c] in one.set for one, c in zip(answers, classes[count:].tolist(), strict=True)) / 300)
+        low, high = codec.calibration.band(coverage)
+        wide = 1.96 * math.sqrt(coverage * (1 - coverage) / 300)
+        inside += low - wide <= held[-1] <= high + wide
+    wanted = math.ceil(coverage * (count + 1)) / (count + 1)
+    assert np.mean(held) == pytest.approx(wanted, abs=3 * np.std(held) / 20)
+    assert inside >= 380
+    sizes = [len(codec.promising(c).answer(logits[:1], ["a"])[0].set) for c in (0.5, 0.9, 0.99, 0.999)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == len(NAMES), "more than these images can promise"
+
+
+def test_what_cannot_be_promised() -> None:
+    logits, classes = drawn(60, 0)
+    few = Classes(NAMES).calibrate(logits[:49], classes[:49], "validation")
+    with must_raise(DataError):
+        few.promising(0.9)
+    with must_raise(DataError):
+        Classes(NAMES).promising(0.9)
+    for coverage in (0.0, 1.0, -1.0, 90.0, math.nan):
+        with must_raise(UsageError):
+            Classes(NAMES).calibrate(logits, classes, "validation").promising(coverage)
+    with must_raise(UsageError):
+        MultiLabels(("a", "b")).promising(0.9)
+    fitted = Classes(NAMES).calibrate(logits, classes, "validation")
+    assert fitted.promise() == ""
+    assert "60" in fitted.promising(0.9).promise()
+    often, rare = (
+        replace(fitted, calibration=replace(fitted.calibration, right=right)).promising(0.9).promise()
+        for right in (0.95, 0.85)
+    )
+    assert len(often) > len(rare), "the top class alone covers more, and that is said"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_calibration_error_is_that_of_its_definition_and_chance_is_known(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    sure = random.beta(4, 1, 500)
+    right = random.random(500) < sure**3
+    found = reliability(sure, right)
+    assert found is not None
+    wanted = 0.0
+    for low in np.arange(15) / 15:
+        of = (sure >= low) & (sure < low + 1 / 15)
+        wanted += abs(sure[of].sum() - right[of].sum()) / 500
+    assert found.error == pytest.approx(wanted, abs=1e-12)
+    assert found.error > found.at_most, "it is too sure"
+    assert sum(row[2] for row in found.rows) == 500
+    draws = [reliability(sure, random.random(500) < sure) for _ in range(60)]
+    assert np.mean([each.error for each in draws]) == pytest.approx(found.by_chance, rel=0.15)
+    assert sum(each.error <= each.at_most for each in draws) >= 52
+    large = np.tile(sure, 50)
+    both = reliability(large, random.random(25_000) < large), np.sqrt(50) * reliability(sure, right).by_chance
+    assert both[0].by_chance * 50 == pytest.approx(both[1], rel=0.1), "the normal form is the drawn one"
+    assert reliability(sure[:0], right[:0]) is None
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")  # scikit-learn's
+@pytest.mark.parametrize("seed", range(4))
+def test_figures_of_classes_are_those_of_scikit_learn(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    true, said = random.choice(6, 400, p=[0.5, 0.3, 0.1, 0.06, 0.04, 0]), random.integers(0, 6, 400)
+    said = np.where(random.random(400) < 0.7, true, said)
+    confusion = np.zeros((6, 6), np.int64)
+    np.add.at(confusion, (true, said), 1)
+    found = by_class(confusion)
+    assert found is not None
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(true, said), abs=1e-12)
+    assert found.macro_f1 == pytest.approx(f1_score(true, said, average="macro"), abs=1e-12)
+    for value, (low, high) in (found[:2], found[2:]):
+        assert 0 <= low < value < high <= 1
+    many = by_class(100 * confusion)
+    assert many.balanced_accuracy == pytest.approx(found.balanced_accuracy)
+    ratio = np.ptp(many.balanced_interval) / np.ptp(found.balanced_interval)
+    assert ratio == pytest.approx(0.1, rel=0.25), "a hundred times as many images, a tenth of the interval"
+    assert by_class(np.zeros((3, 3), np.int64)) is None
+
+
+def test_validation_is_cut_in_three_where_each_is_large_enough() -> None:
+    def samples(count: int):
+        classes = np.array([0] * (count - 30) + [1] * 27 + [2] * 3, np.int64)
+        return label_inputs(Texts(tuple(f"n{number}" for number in range(count))), classes, ("a", "b", "c"))
+
+    codec, wide = Classes(("a", "b", "c")), samples(180)
+    found = cut(wide, "label", codec, PARTS)
+    assert tuple(found.parts) == PARTS
+    assert sorted(np.concatenate([*found.parts.values()]).tolist()) == list(range(180))
+    assert min(map(len, found.parts.values())) >= LEAST_CALIBRATE
+    labels = wide.column("label").values
+    assert all(set(labels[ids].tolist()) == {0, 1, 2} for ids in found.parts.values())
+    assert found.calibrates(tested=False) == CALIBRATE
+    two = cut(samples(110), "label", codec, PARTS)
+    assert tuple(two.parts) == (SELECT, REPORT)
+    assert (two.calibrates(tested=False), two.calibrates(tested=True)) == (SELECT, REPORT)
+    assert cut(samples(70), "label", codec, (CALIBRATE, REPORT)).problem
+
+
+def test_every_verb_has_the_same_probabilities(tmp_path: Path) -> None:
+    """One temperature, of the validation images; a set with each prediction, the same in a table."""
+    run = run_of("digits")
+    model, evaluated = vitrail.load(run), json.loads((run / "evaluation.json").read_text())
+    assert model.output.calibration.on == "validation"
+    temperature = model.output.temperature
+    assert temperature != 1.0
+    plain = replace(model.output, calibration=None)
+    split = read("digits").splits["test"]
+    files = [str(tmp_path / f"{row}.png") for row in range(3)]
+    for row, file in enumerate(files):
+        split.images.open(row).save(file)
+    with torch.no_grad():
+        outputs = model.network(model.tensor([split.images.open(row) for row in range(3)]))
+    wanted = (outputs / temperature).softmax(dim=1).amax(dim=1).tolist()
+    told = json.loads(call("predict", run, *files, "--coverage", "0.9", "--json").out)
+    assert [one["probability"] for one in told] == pytest.approx(wanted, abs=1e-6)
+    assert all(one["label"] == one["set"][0] for one in told)
+    assert call("predict", run, *files, "--coverage", "0.9", "--out", tmp_path / "p.csv").code == 0
+    with (tmp_path / "p.csv").open() as file:
+        assert [line["set"].split("|") for line in csv.DictReader(file)] == [one["set"] for one in told]
+    explained = call(
+        "explain", run, files[0], "--json", "--out", tmp_path / "e.html", "--method", "rollout", "--no-trust"
+    )
+    assert json.loads(explained.out)["images"][0]["probability"] == pytest.approx(wanted[0], abs=1e-6)
+    assert plain.answer(outputs, files)[0].probability != pytest.approx(wanted[0], abs=1e-4)
+    again = json.loads(call("evaluate", run, "--json").out)
+    for key in ("calibration_error", "sets", "balanced_accuracy", "macro_f1", "top5_accuracy"):
+        assert again[key] == evaluated[key]
+    must_refuse(call("predict", run, *files, "--coverage", "90"), 2, "coverage 90")
