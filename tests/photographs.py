@@ -1,6 +1,8 @@
 """Generated photographs: landscapes with a sky, ground, things in them, and the noise of a small camera."""
 
+import io
 import zlib
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,19 +26,25 @@ def make_photographs(root: Path, classes: tuple[str, ...], per_class: int, seed:
     """
     paths = []
     for number, name in enumerate(classes):
-        looks = np.random.default_rng(zlib.crc32(name.encode()))
-        sky, ground, thing = looks.integers(30, 226, (3, 3))
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(per_class):
-            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
-            image = _scene(rng, sky, ground, thing, number % 3)
             path = root / name / f"{name}_{index:03d}.{'png' if index % 4 == 3 else 'jpg'}"
-            if path.suffix == ".png":
-                image.save(path)
-            else:
-                image.save(path, quality=90)
+            path.write_bytes(_photograph(name, number % 3, index, seed))
             paths.append(path)
     return paths
+
+
+@lru_cache(4096)  # dozens of tests make the same ones
+def _photograph(name: str, kind: int, index: int, seed: int) -> bytes:
+    looks = np.random.default_rng(zlib.crc32(name.encode()))
+    sky, ground, thing = looks.integers(30, 226, (3, 3))
+    rng, file = np.random.default_rng([seed, zlib.crc32(name.encode()), index]), io.BytesIO()
+    image = _scene(rng, sky, ground, thing, kind)
+    if index % 4 == 3:
+        image.save(file, "png")
+    else:
+        image.save(file, "jpeg", quality=90)
+    return file.getvalue()
 
 
 def _scene(rng: np.random.Generator, sky: np.ndarray, ground: np.ndarray, thing: np.ndarray, kind: int) -> Image.Image:

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from vitrail.data import loader, pictures
+from vitrail.training import execution
 from vitrail.weights import files
 
 SMALL = 32  # pixels
@@ -44,12 +45,14 @@ def spare(patch: Callable[[object, str, object], None] = setattr) -> None:
     `fsync` is for power that fails: what a process that is killed has written is there. That it is called, and what
     follows where it fails, is shown by tests which put their own in its place. And at each seed torch formats the stack
     for three kinds of devices, in case that one of them fails later: a millisecond and more, as deep as under pytest.
-    Small images are hashed once, since hundreds of trainings read the same digits: a tenth of the time of each. And a
-    pickle is read by a fork of one process, which has imported torch once; `test_hostile.py` starts one for each.
+    A pass of a training to come is timed once, and not three times for the best. Small grey images are hashed once,
+    since hundreds of trainings read the same digits: a tenth of the time of each. And a pickle is read by a fork of one
+    process, which has imported torch once; `test_hostile.py` starts one for each.
     """
     patch(os, "fsync", lambda handle: None)
     for kind in (torch.cuda, torch.xpu, torch.mtia):
         patch(kind, "traceback", SimpleNamespace(format_stack=list))
+    patch(execution, "TIMED_SECONDS", 0.0)
     patch(loader, "picture_hash", _picture_hash)
     if os.name == "posix":
         patch(files, "subprocess", SimpleNamespace(run=_read_apart, TimeoutExpired=subprocess.TimeoutExpired))

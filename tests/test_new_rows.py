@@ -25,6 +25,7 @@ from vitrail.nn.parts import TABLE, parts_of
 from vitrail.tasks import TASKS
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained, evaluated, asked and explained as any other, by the command line alone."""
     row = Format("bars", "one bright bar each", read_bars, is_set=True)
@@ -66,6 +67,7 @@ def read_bands(what: str, data_root: Path | None = None) -> RawDataset:
     )
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_format_in_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a row opens, by a suffix or by what a folder holds, is read by all, and means the same images to each."""
     row = Format("bands", "bright bands", read_bands, suffixes=(".bands",), marks=("index.bands",))

@@ -33,6 +33,7 @@ def test_each_block_is_found() -> None:
     assert gpu_networks.blocks_of(torch.nn.Sequential(pairs), 2) == []
 
 
+@pytest.mark.soak
 def test_a_run_leaves_its_rows(tmp_path: Path) -> None:
     given = {"rows": ["memory", "train", "infer", "one"], "peers": ["timm"], "forms": ["T", "D"], "compile": "off"}
     typed = argparse.Namespace(

@@ -59,10 +59,11 @@ command.signal_behind(3, NUMBER, send=lambda process, number: subprocess.run(["k
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch ends what decodes")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
-    """As SLURM, systemd and a terminal send it: to those that decode, too."""
+    """As SLURM, systemd and a terminal send it: to those that decode, too (alone: tests/data/test_loader.py)."""
     how = options("photos")
     given = ("--config", how.config, "--epochs", how.epochs, "--batch-size", how.batch_size)
     given = ("train", photographs(tmp_path), *given, "--image-size", 16, "--threads", 1, "--device", "cpu")

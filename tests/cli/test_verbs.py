@@ -115,7 +115,7 @@ def test_a_flat_folder_is_evaluated_on_what_was_held_out(cli: Cli, photographs: 
     assert rest["images"] + trained["images"] == 36
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("jsonl", marks=pytest.mark.soak)])
 def test_a_manifest(kind: str, cli: Cli, photographs: Path, tmp_path: Path) -> None:
     files = sorted((photographs / "abc" / "train").rglob("*.*"))
     rows = [

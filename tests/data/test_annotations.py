@@ -236,6 +236,7 @@ def test_two_files_of_one_split(tmp_path: Path) -> None:
     must_refuse(call("train", tmp_path / "annotations" / "one.json", "--out", tmp_path / "run"), DATA, "one.json")
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_train_and_ask(tmp_path: Path) -> None:
     """Classes from boxes: trained, evaluated and predicted from the folder."""
     root, run = tmp_path / "set", tmp_path / "run"

@@ -185,6 +185,7 @@ def test_damage(tmp_path: Path) -> None:
     assert row.name == "arrays"
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_train_and_ask(tmp_path: Path) -> None:
     """From one file, by the command line: trained, evaluated, predicted; a copy elsewhere is known."""
     bright = np.arange(120) % 2

@@ -278,6 +278,7 @@ def test_what_is_no_data(data: Any, tmp_path: Path) -> None:
         vitrail.train(pairs(), tmp_path / "run", options("photos"), reader=lambda what, root: read(pairs()))
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("make", [Photos, pairs])
 def test_every_verb_takes_it(make: Callable[[], Any], tmp_path: Path) -> None:
     """Trained, evaluated, asked, embedded and explained; a run asks for its data again, and knows them from others."""

@@ -321,6 +321,7 @@ def test_the_same_photographs_in_every_layout(layout: str) -> None:
         assert picked.content_hash(0) == samples.images.content_hash(len(samples) - 1)
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("layout", TRAINED)
 def test_every_verb_takes_it(layout: str, tmp_path: Path) -> None:
     """Trained on a layout, and evaluated, asked and explained on it; a folder gives the figures that it gave."""

@@ -283,6 +283,7 @@ def test_the_size_of_the_cache() -> None:
             cache_limit({"VITRAIL_SHARD_CACHE": wrong})
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of a queue of torch, at its end
 def test_a_training_on_shards_has_the_bits_of_the_folder(
     tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch

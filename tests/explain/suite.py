@@ -84,8 +84,9 @@ def takes(method: Method, option: str) -> bool:
 
 
 # All methods read a network by the same functions, so two of them meet every variant, and the others three that differ
-# most: both poolings, none and several tokens in front of the patches, one head and two.
+# most: both poolings, none and several tokens in front of the patches, one head and two; no token in long tests alone.
 SOME_VARIANTS = ("class-5-distilled", "mean-0", "mean-2-register")
+IN_SOAK = "mean-0"
 IN_EVERY_VARIANT = {"generic_attention", "conservative"}
 
 # One from outside passes the same, which shows that a row is all that a suite wants to know.
@@ -95,7 +96,12 @@ every_method = pytest.mark.parametrize("method", [quick(method) for method in EV
 every_method_and_variant = pytest.mark.parametrize(
     ("method", "config"),
     [
-        pytest.param(quick(method), VARIANTS[variant], id=f"{name}-{variant}")
+        pytest.param(
+            quick(method),
+            VARIANTS[variant],
+            id=f"{name}-{variant}",
+            marks=pytest.mark.soak if variant == IN_SOAK and name not in IN_EVERY_VARIANT else (),
+        )
         for name, method in EVERY.items()
         for variant in (VARIANTS if name in IN_EVERY_VARIANT else SOME_VARIANTS)
     ],

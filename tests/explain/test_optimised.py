@@ -87,6 +87,7 @@ def test_another_order_between_the_same_steps_changes_nothing() -> None:
     assert torch.equal(first.drops.score, second.drops.score)
 
 
+@pytest.mark.soak
 def test_what_is_gained_under_known_fills_is_mostly_there_under_others() -> None:
     """Fills that a map draws are lost with them: of what climbing gained 37 % was left under other seeds."""
     trained, some = load_planted("class-0"), shown("class-0", FEW, "empty")

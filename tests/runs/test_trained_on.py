@@ -94,7 +94,13 @@ def packed_twice(folder: Path) -> Path:
     return pack(encoded_anew(folder), folder / "smaller", shorter_side=16).out
 
 
-@pytest.mark.parametrize("place", [moved, renamed, listed, split_anew, packed, encoded_anew, packed_twice])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(listed, split_anew, packed, encoded_anew),
+        *(pytest.param(each, marks=pytest.mark.soak) for each in (moved, renamed, packed_twice)),
+    ],
+)
 def test_images_that_were_trained_on_are_known_wherever_they_lie(place: Callable[[Path], Path], tmp_path: Path) -> None:
     data = str(place(tmp_path))
     split = None if place is split_anew else "all"

@@ -180,6 +180,7 @@ def test_lists_and_columns_are_read_as_words_are(tmp_path: Path) -> None:
         assert np.array_equal(columns.values[~unknown], words.values[~unknown])
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize(
     "form", ["words", *(pytest.param(form, marks=pytest.mark.soak) for form in ("json", "columns"))]
 )

@@ -92,7 +92,7 @@ BOTH = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
+def table(as_a_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both tasks are rows of the tables, as tasks of the library are."""
     more = [Format(case.word, case.word, case.reader, is_set=True) for case in (LABELS, NUMBERS)]
     monkeypatch.setattr(sources, "FORMATS", (*FORMATS, *more))
@@ -365,6 +365,7 @@ def test_the_probe_is_the_best_head_and_the_better_network_is_kept(tuned: tuple[
     assert f"{choice['won']} and lost {choice['lost']}" in (run / "log.txt").read_text()
 
 
+@pytest.mark.soak
 @BOTH
 def test_patience_ends_what_gets_no_better_and_a_tie_keeps_the_probe(case: Case, tmp_path: Path) -> None:
     done = case.train(tmp_path / "run", replace(TUNED, init=str(passed(case)), lr=1e-12, patience=1))
@@ -393,6 +394,7 @@ def test_the_best_epoch_is_that_of_the_best_figure(task: TellAmounts, tmp_path: 
     assert select.value == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.soak
 def test_a_run_from_weights_goes_on_to_the_same_bits(tuned: tuple[Case, Path], tmp_path: Path) -> None:
     case, whole = tuned
     stop = ended_at(13, lambda: os.kill(os.getpid(), signal.SIGTERM))

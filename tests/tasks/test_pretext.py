@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return here
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_from_a_folder_without_labels_by_the_command_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_from_a_folder_without_labels_by_the_command_line(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_as_an_object_and_as_the_start_of_another_task(folder: Path, tmp_path: Path) -> None:
     """It starts from weights itself, of which nothing is left but the head; and others start from what it learnt."""
     (tmp_path / "small.yaml").write_text(SMALL)

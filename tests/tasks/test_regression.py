@@ -151,6 +151,7 @@ def write_bars(folder: Path) -> Path:
     return folder / "list.csv"
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     listed, run = write_bars(tmp_path), tmp_path / "run"
     (tmp_path / "small.yaml").write_text(SMALL)

@@ -37,6 +37,7 @@ OPTIONS = TrainOptions(
 )
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_what_was_named_is_stored_and_read_again(listed: Path, tmp_path: Path) -> None:
     named = {"label_column": "kind", "group_column": "visit", "fractions": "60/20/20"}
     options = replace(OPTIONS, **named)

@@ -57,6 +57,7 @@ def change(folder: Path, checksum: bool, by: float = 0.01) -> None:
 # ---- what is verified
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("checksum", [True, False])
 def test_verified_are_the_numbers_in_the_folder(saved: Path, photo: Path, checksum: bool) -> None:
     """Wherever it is said: the facts, stderr of each verb, `models`, the page of an explanation, and a new card."""
@@ -227,12 +228,13 @@ def put(values: Any, path: tuple[Any, ...], value: Any) -> None:
         values[path[-1]] = value
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize(
     ("beside", "edited"),
     [
-        (True, "each"),
+        (True, "pairs"),
         (False, "pairs"),
-        *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((True, "pairs"), (False, "each"))),
+        *(pytest.param(beside, "each", marks=pytest.mark.soak) for beside in (True, False)),
     ],
 )
 def test_values_of_another_kind_are_refused_in_a_line(beside: bool, edited: str, saved: Path, photo: Path) -> None:

@@ -58,7 +58,9 @@ def down(network, images, target):
 '''
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "in the table"])
+@pytest.mark.parametrize(
+    "named", [pytest.param(True, id="named"), pytest.param(False, id="in the table", marks=pytest.mark.soak)]
+)
 def test_a_method_from_outside(
     named: bool, cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
