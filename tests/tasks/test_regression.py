@@ -16,6 +16,7 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import LABEL, NUMBER
+from vitrail.data.dataset import Counts
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import Quantities
 from vitrail.data.sources import read
@@ -24,6 +25,7 @@ from vitrail.tasks import choose_task
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.linear import linear_map
 from vitrail.tasks.regression import NumberTarget, Regression, Standardized, squared_error
+from vitrail.training.prepared import open_data
 
 TWO = Standardized(("age", "score"), (40.0, -1.0), (10.0, 0.5))
 
@@ -125,11 +127,16 @@ def test_numbers_are_amounts_or_classes_by_a_rule(column: str, values: list[floa
         photo.save(tmp_path / f"{number}.png")
         rows.append([f"{number}.png", str(values[number % len(values)])])
     (tmp_path / "list.csv").write_text("\n".join(map(",".join, rows)))
-    raw = read(str(tmp_path / "list.csv"))
+    listed = str(tmp_path / "list.csv")
+    raw = read(listed)
     assert choose_task("list", raw.columns()).name == task
     assert {LABEL, NUMBER} <= {*raw.columns()}, "the other is there for who asks for it"
     for other in ("regression", "classify"):
         assert choose_task("list", raw.columns(), other).name == other
+    assert not any("--task" in note for note in open_data(listed, task, None, 0, Counts())[0].notes)
+    dataset, learnt = open_data(listed, "auto", None, 0, Counts())
+    (told,) = [note for note in dataset.notes if "--task" in note]
+    assert ({"regression", "classify"} - {learnt.name}).pop() in told
 
 
 def write_bars(folder: Path) -> Path:

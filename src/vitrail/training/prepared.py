@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.columns import LABEL, NUMBER, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
@@ -42,6 +42,7 @@ from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
 
+NUMBERED = LABEL, NUMBER  # the columns of a list whose labels may be amounts or classes
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on
 LEFT_OUT = "left out: "
@@ -259,6 +260,8 @@ def open_data(
         learnt = check_column(data, raw.columns(), own.task)
     else:
         learnt = choose_task(data, raw.columns(), task)
+        if task == "auto" and {*NUMBERED} <= {*raw.columns()}:
+            raw = replace(raw, notes=(*raw.notes, read_as(learnt)))
 
     def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
         if own.task is None:
@@ -266,6 +269,13 @@ def open_data(
         return check_codec(learnt, raw, splits, separator, outputs=own.network is None)
 
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
+
+
+def read_as(learnt: Task) -> str:
+    """What whole numbers, which may be amounts or classes, are taken for, and what takes them for the other."""
+    of = {NUMBER: ("amounts", "classify", "classes"), LABEL: ("classes", "regression", "amounts")}
+    read, task, other = of[str(learnt.column)]
+    return f"The numbers of the labels are read as {read}; --task {task} reads them as {other}."
 
 
 def prepare_run(
