@@ -2,21 +2,28 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import average_precision_score, f1_score, label_ranking_average_precision_score
 from torch import nn
 
 import vitrail
-from tests.cli.command import DATA, call, must_refuse
+from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import Texts
 from vitrail.data.multiple import LabelSets
+from vitrail.data.sources import read_images
 from vitrail.errors import DataError, UsageError
+from vitrail.explain.reporting.job import explain_all
+from vitrail.explain.reporting.plan import ReportOptions
+from vitrail.explain.reporting.summary import BELOW
+from vitrail.explain.sanity_check import scramble
 from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
 from vitrail.tasks.ranking import average_precisions, best_threshold
 
@@ -222,9 +229,95 @@ def test_a_list_is_learnt_and_every_verb_answers(form: str, tmp_path: Path) -> N
     (shown,) = json.loads(explained.out)["images"]
     trust = shown["attributions"][0]["trust"]
     assert trust["minimum_effect"] == pytest.approx(codec.least(2))
+    check_maps_of_labels(model, run, tmp_path)
     assert call("doctor", run).code in (0, 1)
     near = call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html")
     assert near.code == 0, near.err
+
+
+def check_maps_of_labels(model: vitrail.Model, run: Path, folder: Path) -> None:
+    """A map for each label above its threshold, that of `--target`; of none the most probable; as pages, JSON, jobs."""
+    codec, every = model.output, sorted(folder.glob("test*.png"))[:40]
+    with torch.no_grad():
+        odds = model.network(model.tensor([Image.open(file) for file in every])).double().sigmoid().numpy()
+    thresholds = np.where([True, True, False], np.array(codec.thresholds), 1.0)  # the last label is never predicted
+    settled = replace(model, output=replace(codec, thresholds=tuple(thresholds.tolist())))
+    said = [sorted(np.flatnonzero(row >= thresholds), key=lambda n: -row[n]) for row in odds]
+    some = [place for count in (2, 0, 1) for place in [n for n, each in enumerate(said) if len(each) == count][:3]]
+    files, wanted, odds = [every[n] for n in some], [said[n] for n in some], odds[some]
+    assert {len(each) for each in wanted} == {0, 1, 2}, "the images show all cases"
+    asked, alone = {"full": True, "precision": "fp32", "trust": True}, dict[str, vitrail.explain.Report]()
+    found = vitrail.explain.report(settled, files, **asked)
+    for name in NAMES:
+        alone[name] = vitrail.explain.report(settled, files, target=name, **asked)
+    for place, (one, labels) in enumerate(zip(found, wanted, strict=True)):
+        answer = one.to_dict()
+        assert answer["labels"] == [NAMES[n] for n in labels]
+        shown = [NAMES[n] for n in labels or [odds[place].argmax()]]
+        assert [each["target"] for each in answer["attributions"]] == shown
+        assert all((BELOW in each["notes"]) == (not labels) for each in answer["attributions"])
+        assert len(one.view.labels) == (len(shown) if len(shown) > 1 else 0)
+        for number, name in enumerate(shown):
+            same, view = alone[name][place], one.view.by_label[number]
+            assert torch.allclose(one.attributions[number].values, same.attributions[0].values, rtol=1e-4, atol=1e-7)
+            ours, theirs = (each.attributions[0].trust for each in (view, same.view))
+            assert (ours.verdict, ours.evidence, ours.surrogates) == (
+                theirs.verdict,
+                theirs.evidence,
+                theirs.surrogates,
+            )
+            assert ours.before == pytest.approx(odds[place, NAMES.index(name)], abs=1e-4)
+            assert ours.score == pytest.approx(theirs.score, abs=1e-3)
+            assert same.view.summary[1:] == view.summary[1:] or not labels
+    assert found.rates[0].images == sum(max(1, len(each)) for each in wanted)
+    page = found.page()
+    assert all(
+        page.count(f"<h3>{name}</h3>") == sum(n in w for w in wanted if len(w) > 1) for n, name in enumerate(NAMES)
+    )
+    first = vitrail.explain.report(settled, files, top_labels=1, trust=False)
+    assert [[view.target for view in one.view.attributions] for one in first] == [
+        [NAMES[(labels or [row.argmax()])[0]]] for labels, row in zip(wanted, odds, strict=True)
+    ]
+    saved, out = vitrail.load(settled.save(folder / "settled")), folder / "maps.jsonl"
+    samples, how = read_images([str(file) for file in every], flat=True).held_out, ReportOptions(trust=False)
+
+    def dying(done: int, total: int) -> None:
+        if 0 < done < total:
+            raise KeyboardInterrupt
+
+    explain_all(samples, saved, folder / "whole.jsonl", how)
+    with pytest.raises(KeyboardInterrupt):
+        explain_all(samples, saved, out, how, progress=dying)
+    assert not out.exists()
+    explain_all(samples, saved, out, how)
+    lines = out.read_text()
+    assert lines.replace('"maps/', '"whole/') == (folder / "whole.jsonl").read_text()
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [[one["target"] for one in rows[n]["attributions"]] for n in some] == [
+        [view.target for view in one.view.attributions] for one in found
+    ]
+    must_refuse(call("explain", run, files[0], "--target", "dog", "--top-labels", 2), USAGE, "--top-labels")
+    must_refuse(call("explain", run, files[0], "--top-labels", 0), USAGE, "top")
+    with must_raise(UsageError, "top_labels"):
+        vitrail.explain.report(settled, files[0], target="dog", top_labels=2)
+
+
+def test_at_most_five_labels_are_explained() -> None:
+    config = vitrail.ViTConfig(image_size=16, patch_size=4, classes=8, width=16, depth=1, heads=2)
+    network = scramble(vitrail.ViT(config), 0)
+    names = tuple("abcdefgh")
+    model = replace(vitrail.convert(network.eval()), output=MultiLabels(names, thresholds=(1e-9,) * 8))
+    image = Image.new("RGB", (16, 16), (90, 10, 200))
+    for top, count in ((None, 5), (2, 2), (7, 7), ("all", 8)):
+        (one,) = vitrail.explain.report(model, image, top_labels=top, trust=False)
+        shown = [view.target for view in one.view.attributions]
+        assert len(shown) == count
+        assert shown == [name for name, _ in one.prediction.labels][:count]
+    for wrong, given in ((0, "0"), (-1, "-1")):
+        with must_raise(UsageError, given):
+            vitrail.explain.report(model, image, top_labels=wrong)
+    with must_raise(UsageError, "top_labels"):
+        vitrail.explain.report(replace(model, output=vitrail.tasks.Classes(names)), image, top_labels=2)
 
 
 def test_what_cannot_be_learnt(tmp_path: Path) -> None:

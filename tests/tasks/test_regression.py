@@ -21,6 +21,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.multiple import Quantities
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
+from vitrail.explain.evidence import composites_of
 from vitrail.tasks import choose_task
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.linear import linear_map
@@ -82,14 +83,21 @@ def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
     outputs, without = torch.tensor([[2.0, 0.0], [-1.5, 1.0]]), torch.tensor([[0.5, 0.0], [0.0, 0.0], [-0.5, 3.0]])
     chosen = codec.choose(outputs)
     assert isinstance(chosen, NumberTarget)
-    assert chosen(outputs).tolist() == [2.0, 1.5]
-    assert chosen.effect(outputs, without).tolist() == [2.0, 1.5]
-    assert chosen.least.tolist() == pytest.approx([0.5, 0.5])
-    assert codec.choose(outputs, 1).least.tolist() == pytest.approx([0.8, 0.8])
-    assert torch.equal(chosen.select(slice(1, 2))(outputs[1:]), torch.tensor([1.5]))
+    assert chosen(outputs).tolist() == [20.0, 15.0], "years from the mean of training"
+    assert [chosen.in_data(row, value) for row, value in enumerate((20.0, 15.0))] == [60.0, 25.0]
+    assert chosen.effect(outputs, without).tolist() == [20.0, 15.0]
+    assert chosen.least.tolist() == [5.0, 5.0]
+    assert codec.choose(outputs, 1).least.tolist() == [0.4, 0.4]
+    assert torch.equal(chosen.select(slice(1, 2))(outputs[1:]), torch.tensor([15.0]))
     assert TWO.choose(outputs).least.isnan().all(), "without an interval nobody knows"
     with must_raise(UsageError, "contrast"):
         codec.choose(outputs, (0, 1))
+    others = torch.tensor([[3.0, 0.0], [2.5, 0.0], [1.0, 0.0], [2.6, 0.0], [4.1, 0.0]])
+    sided = chosen.on_side(outputs, others)
+    assert sided(outputs).tolist() == [-20.0, 15.0], "above the mean of training, and below the middle of others: 2.6"
+    assert sided.effect(outputs, others).tolist() == pytest.approx([10 * 0.6, 10 * 4.1])
+    far = (others[:, :1] - 2.6).abs() >= torch.tensor([0.6, 4.1])
+    assert torch.equal(sided.as_high_itself(outputs, others, None), far), "as far on either side"
 
 
 def test_numbers_are_matched_by_name() -> None:
@@ -183,13 +191,24 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
     assert [one["values"][name] for name in codec.names] == pytest.approx(found[0].tolist(), rel=1e-4)
     assert call("predict", run, tmp_path / "test0.png", "--out", tmp_path / "table.csv").code == 0
-    explained = call("explain", run, tmp_path / "test0.png", "--target", "up", "--json", "--out", tmp_path / "e.html")
+    words = ("--target", "up", "--precision", "fp32", "--json", "--full", "--out", tmp_path / "e.html")
+    explained = call("explain", run, tmp_path / "test0.png", *words)
     assert explained.code == 0, explained.err
-    trust = json.loads(explained.out)["images"][0]["attributions"][0]["trust"]
-    assert (trust["minimum_effect"], trust["effect_unit"]) == (
-        pytest.approx(codec.widths[1] / codec.deviations[1]),
-        "deviations",
-    )
+    shown = json.loads(explained.out)["images"][0]
+    (view,), up = shown["attributions"], shown["values"]["up"]
+    trust, background = view["trust"], model.background_images
+    assert background is not None
+    without = codec.in_unit(composites_of(model.network, background, 0))[:, 1].numpy()
+    middle = np.sort(without)[(len(without) - 1) // 2]
+    sign = -1 if up < middle else 1
+    assert view["target"] == ("-up" if sign < 0 else "up")
+    assert view["logit"] == pytest.approx(sign * (up - codec.means[1]), rel=1e-4)
+    assert (trust["minimum_effect"], trust["effect_unit"]) == (pytest.approx(codec.widths[1]), "data")
+    assert trust["effect"] == pytest.approx(abs(up - middle), rel=1e-4)
+    spread = ((len(background) + 1) / (len(background) - 1)) ** 0.5  # the background images all differ
+    spread_out = without.mean() + (without - without.mean()) * spread
+    p = (1 + (np.abs(spread_out - middle) >= abs(up - middle)).sum()) / (1 + len(without))
+    assert trust["evidence_p"] == pytest.approx(p) if not trust["surrogates"] else trust["evidence_p"] >= p - 1e-9
     assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
 
 

@@ -281,6 +281,8 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
         target: The class to explain, by name (default: each image's top class); for a model without classes, the index
             of an output, with a minus for what lowers it.
         contrast: A second class: explain why the target and not this one.
+        top_labels: Of an image that may have several labels, explain so many of those that are predicted, each by
+            itself (default: 5).
         similar_to: Explain what makes an image similar to this one, by the features before the head.
         no_trust: Only maps, without the test of how far to trust each; much faster.
         full: Also map and test images without evidence; compare all methods. No verdict changes.
@@ -307,6 +309,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
     methods: str | None = option(metavar="NAME,...", needs="compare")
     target: str | None = option(metavar="CLASS")
     contrast: str | None = option(metavar="CLASS")
+    top_labels: int | Literal["all"] | None = option(metavar="N|all", apart="target contrast similar_to")
     similar_to: Path | None = None
     no_trust: bool = False
     full: bool = False

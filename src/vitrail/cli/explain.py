@@ -20,15 +20,15 @@ from vitrail.data.masks import add_masks
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL
-from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
 from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named
 from vitrail.io import check_writable, page_at, write_file
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
+from vitrail.pages.views import AttributionView, ImageView
 from vitrail.runs.beside import AUTO, TrainingImages
 from vitrail.runs.data import Run, open_for
-from vitrail.text import percent
+from vitrail.text import number, percent
 
 ASKING = "looking for evidence in each image"  # before any map is made
 WAITING = "computing and testing maps; --no-trust skips the tests"
@@ -228,6 +228,7 @@ def _report_options(options: Explain, model: Model) -> ReportOptions:
         methods=methods,
         target=options.target,
         contrast=options.contrast,
+        top_labels=options.top_labels,
         similar_to=None if options.similar_to is None else str(options.similar_to),
         options={name.replace("-", "_"): value for name, _, value in pairs},
         background=None if options.background is None else str(options.background),
@@ -244,31 +245,43 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
     if len(so_far) == 1 and options.similar_to is None and (options.target is not None or options.contrast is not None):
         against = "" if options.contrast is None else f" rather than {options.contrast}"
         print_line(f"explained: {options.target or 'the top class of each image'}{against}")
-    if (several := several_words(views)) and not any(several_words(each.view.attributions) for each in so_far[:-1]):
-        print_line(several)
+    several = [several_words(each.view.by_label[0].attributions) for each in so_far]
+    if several[-1] and not any(several[:-1]):
+        print_line(several[-1])
     if not answer.top:
         top = one.view.top
-        row = (one.name, f"{views[0].target}: {views[0].logit:.4g}")
+        row = one.name, _number_words(views[0])
         label = f"(predicted: {top[0][0]}, {percent(top[0][1])})" if top else ""
     else:
         row = (one.name, one.view.predicted, "" if one.view.answer else percent(answer.top[0][1]))
         label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
-    said = _plain_words(one) or [view.trust.sentence for view in views if view.trust is not None]
+    said = list[str]()
+    for part in one.view.by_label:
+        said += _plain_words(part) or [each.sentence for each in tests_of(part.attributions)]
+    in_row = not one.view.drawn and len(said) == 1
     if options.compare and one.view.drawn:
         print_line("")
-    print_table([(*row, label, "" if one.view.drawn else said[0])], left=2, least=(max(names, key=len),))
-    if not one.view.drawn:
-        return
-    if options.compare:
-        _print_comparison(one)
-    for sentence in [*([] if options.compare else said), *(parts_words(view) for view in views if view.parts)]:
+    print_table([(*row, label, said[0] if in_row else "")], left=2, least=(max(names, key=len),))
+    compared = options.compare and one.view.drawn
+    for part in one.view.by_label if compared else ():
+        if one.view.labels:
+            print_line(f"{part.attributions[0].target}:")
+        _print_comparison(part)
+    for sentence in [*([] if compared or in_row else said), *(parts_words(view) for view in views if view.parts)]:
         print_line(f"{one.name}: {sentence}")
 
 
-def _plain_words(one: ExplainedImage) -> list[str]:
-    """What the summary says of an image of which no map can be trusted; the page and JSON have the numbers."""
-    verdicts = set(one.verdicts)
-    return [f"{verdicts.pop()}: {' '.join(one.view.summary[1:])}"] if verdicts == {"cannot tell"} else []
+def _number_words(view: AttributionView) -> str:
+    """The number that is explained, one of the data beside the mean of training."""
+    if view.in_data is None:
+        return f"{view.target}: {view.logit:.4g}"
+    return f"{view.named}: {number(view.in_data)}, {view.beside_mean}"
+
+
+def _plain_words(view: ImageView) -> list[str]:
+    """What the summary says of maps of which none can be trusted; the page and JSON have the numbers."""
+    verdicts = {each.verdict for each in tests_of(view.attributions)}
+    return [f"{verdicts.pop()}: {' '.join(view.summary[1:])}"] if verdicts == {"cannot tell"} else []
 
 
 def _print_all(found: Report, model: Model, options: Explain) -> None:
@@ -288,9 +301,9 @@ def _print_all(found: Report, model: Model, options: Explain) -> None:
     print_line("")
 
 
-def _print_comparison(one: ExplainedImage) -> None:
-    """The attributions of one image in a table, with those of random maps, and what holds for all."""
-    views = one.view.attributions
+def _print_comparison(explained: ImageView) -> None:
+    """The attributions of one image, or label, in a table, with those of random maps, and what holds for all."""
+    views = explained.attributions
     trusts, drops = tests_of(views), reach_of(tests_of(views))
     rows, head = [], ("", "", "verdict", "drop", "random maps", "deletion", "insertion", "passes", "time")
     for view in views:
@@ -313,5 +326,5 @@ def _print_comparison(one: ExplainedImage) -> None:
     print_table(rows, [head[column] for column in shown], left=3 if trusts else 2)
     if compared := tested_words(trusts):
         print_line(f"tested with {compared}; passes are forward passes of the image for a verdict")
-    for words in _plain_words(one) or shared_words(views):
+    for words in _plain_words(explained) or shared_words(views):
         print_line(words)

@@ -179,6 +179,7 @@ def _among_surrogates(masked: MaskedImages) -> tuple[Int[Tensor, "b"], Int[Tenso
     keys, at_once = keys_of(images), at_a_time(images)
     above, itself, compared = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(3))
     pending, before = list(range(len(images))), 0
+    first = [keys.index(key) for key in keys]  # an image that is asked for several labels has its surrogates once
     for round_, count in enumerate(SURROGATES):
 
         def drawn(image: int, first: int = before, last: int = count) -> Iterator[Tensor]:
@@ -186,14 +187,17 @@ def _among_surrogates(masked: MaskedImages) -> tuple[Int[Tensor, "b"], Int[Tenso
                 some = min(at_once, last - number)
                 yield from surrogates(images[image], some, seed_of(masked.seed, "surrogates", number), keys[image])
 
-        queue = chain.from_iterable(map(drawn, pending))
+        drawing = list(dict.fromkeys(first[image] for image in pending))
+        queue = chain.from_iterable(map(drawn, drawing))
         found = compute_logits(
             masked.network,
-            len(pending) * (count - before),
+            len(drawing) * (count - before),
             lambda some, queue=queue: torch.stack(list(islice(queue, len(some)))),
             at_once,
         )
-        for image, theirs in zip(pending, found.chunk(len(pending)), strict=True):
+        of = dict(zip(drawing, found.chunk(len(drawing)), strict=True))
+        for image in pending:
+            theirs = of[first[image]]
             one = slice(image, image + 1)
             above[image] += int(as_high(logits[one], chosen.select(one), theirs))
             itself[image] += int(chosen.select(one).as_high_itself(wide(logits[one]), theirs, None).sum())

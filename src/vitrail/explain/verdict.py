@@ -52,7 +52,7 @@ from vitrail.model import Model
 from vitrail.nn.vit import Images
 from vitrail.pages.views import TrustView
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
-from vitrail.text import ShortRepr, percent_in_words, times_words
+from vitrail.text import ShortRepr, number, percent_in_words, times_words
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -107,9 +107,10 @@ def verdict(
         return "cannot tell", "the map gives all patches the same value"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
-    if faithful <= FAITHFUL and drop is not None and unit is not None and drop < TINY[unit]:
+    tiny = 0.0 if unit is None else TINY[unit] * (least or 0.0) if unit == "data" else TINY[unit]
+    if faithful <= FAITHFUL and drop is not None and drop < tiny:
         drops = f"the explained value drops by only {drop:.1g} more"
-        by = f"{drops} than in the order of random maps (the limit is {TINY[unit]:g})"
+        by = f"{drops} than in the order of random maps (the limit is {tiny:.3g})"
         return "supported, tiny", f"{_CARRY}, but only just: {by}"
     if faithful <= FAITHFUL:
         return "supported", _CARRY
@@ -124,9 +125,9 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
     if unit == "cosine":
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
-    if unit == "deviations":
-        raised = "not known to be" if effect is None else f"{effect:.2f} standard deviations"
-        return f"the number is {raised} beyond that {theirs} (the limit is {least:.2f})"
+    if unit == "data":
+        raised = "not known to be" if effect is None else number(effect, 3)
+        return f"the number is {raised} beyond that {theirs} (the limit is {number(least, 3)})"
     raised = "not known to be" if effect is None else f"only {times_words(effect)}"
     return f"the odds are {raised} those {theirs} (the limit is {times_words(least)})"
 
@@ -194,10 +195,13 @@ class Trust(ShortRepr):
             own, random = float(drops.score[image]), float(drops.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
+            moves = "lowers"
+            if not is_class and name.startswith("-"):
+                moves, what = "raises", name[1:]
             lost, at_random = (write_apart(each, own, random, least=places) for each in (own, random))
             unknown = _NO_LEAST if word == "weak" and self.evidence.minimum_effect[image].isnan() else ""
             return (
-                f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
+                f"Masking patches in the map's order {moves} {what} by {lost} on average, in the order of random maps "
                 f"by {at_random}{unknown}: {word}."
             )
         count = int(drops.patches[image])
@@ -370,6 +374,7 @@ def prepare(
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
         without = composite_logits(whole, used, options.seed, precision, stored)
+        masked = replace(masked, chosen=chosen.on_side(logits, without))
     evidence = find_evidence(masked, without, distinct)
     tested = torch.full_like(evidence.found, True) if options.full else evidence.found
     oracle = None if options.masks is None else measure_true_masks(options.masks, masked, tested)

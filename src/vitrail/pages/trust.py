@@ -92,9 +92,9 @@ def drop_words(value: float | None, reach: float) -> str:
     return _fixed(value, _enough(reach, 4)) if math.isfinite(value) else number(value)
 
 
-def contrast_option(name: str) -> str:
-    """What is typed to explain why a class is not this one."""
-    return f"--contrast={shlex.quote(name)}" if name.startswith("-") else f"--contrast {shlex.quote(name)}"
+def typed_option(name: str, option: str) -> str:
+    """What is typed for a class that is explained, or to explain why it is not this one."""
+    return f"--{option}{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
 
 
 def ordinal(number: int) -> str:

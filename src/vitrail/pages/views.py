@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
 
 from vitrail.pages.chart import Chart
-from vitrail.text import ShortRepr, percent
+from vitrail.text import ShortRepr, number, percent
 
 RunState = Literal["running", "finished", "stopped", "untrained"]
 Function = Literal["similarity", "number", "token"]
@@ -150,6 +150,7 @@ class AttributionView(ShortRepr):
         replaced: The image with the highest-ranked patches replaced, and with as many random ones; None where that was
             not tested.
         half: The first patches that carry half of the drop of what is explained; None where nothing is replaced.
+        in_data: The number itself, where `logit` is how far one of the data lies from the mean of training.
         sinks: Which patches are sinks, whose values say little of what lies there; None where that is not known.
     """
 
@@ -171,6 +172,7 @@ class AttributionView(ShortRepr):
     cost: str | None = None
     replaced: tuple[ReplacedView, ReplacedView] | None = None
     half: Bool[np.ndarray, "rows columns"] | None = None
+    in_data: float | None = None
     sinks: Bool[np.ndarray, "rows columns"] | None = None
 
     @property
@@ -185,6 +187,22 @@ class AttributionView(ShortRepr):
     def explains(self) -> Explains:
         """A class, one class rather than another, or what `function` says."""
         return self.function or ("class" if self.contrast is None else "contrast")
+
+    @property
+    def lowers(self) -> bool:
+        """Whether what is explained is what lowers a number."""
+        return self.function == "number" and self.target.startswith("-")
+
+    @property
+    def named(self) -> str:
+        """What is explained, without the minus of what lowers it."""
+        return self.target[self.lowers :]
+
+    @property
+    def beside_mean(self) -> str:
+        """How far a number of the data lies on which side of the mean of training, in words."""
+        above = (self.logit >= 0) != self.lowers
+        return f"{number(abs(self.logit), 3)} {'above' if above else 'below'} the mean of training"
 
     @property
     def pale(self) -> bool:
@@ -283,6 +301,7 @@ class ImageView(ShortRepr):
         other: Another image that its maps speak of, as `image`, and its name; None where there is none.
         beside: What else to know of the answer.
         summary: What the first of its maps shows and what not, in plain sentences; empty where nothing is to be said.
+        labels: Where several labels are explained, the same for each by itself; else empty.
     """
 
     name: str
@@ -294,12 +313,18 @@ class ImageView(ShortRepr):
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
     beside: BesideView = BesideView()
     summary: tuple[str, ...] = ()
+    labels: tuple["ImageView", ...] = ()
+
+    @property
+    def by_label(self) -> tuple["ImageView", ...]:
+        """For each of several labels the image with what explains it; else the image itself."""
+        return self.labels or (self,)
 
     @property
     def second(self) -> str | None:
-        """The likeliest class but the one that is explained; None where that is no class by itself."""
-        first = next((each.target for each in self.attributions if each.explains == "class"), None)
-        return next((name for name, _ in self.top if name != first), None) if first is not None else None
+        """The likeliest class or label of those that are not explained; None where no class by itself is."""
+        first = {each.target for each in self.attributions if each.explains == "class"}
+        return next((name for name, _ in self.top if name not in first), None) if first else None
 
     def facts(self) -> dict[str, Any]:
         """What stands below its maps, as plain values, for JSON."""

@@ -115,6 +115,8 @@ class Codec(ABC):
             what that is, in words, is its `settled`.
         calibrate: (outputs, targets, on) -> the codec with what its probabilities or intervals need, of samples of the
             split `on` that did not choose the network, if there are enough; in words its `calibrated`.
+        predicted: (outputs, most) -> the outputs that each answer names, the most probable first, at most so many; each
+            is explained by itself.
         choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
     """
 
@@ -136,6 +138,7 @@ class Codec(ABC):
     weighted: Any = None
     settle: Any = None
     calibrate: Any = None
+    predicted: Any = None
     choose: Any = None
 
     @property

@@ -200,6 +200,12 @@ class MultiLabels(ShortRepr, Codec):
         """Which labels are predicted."""
         return self.probabilities(outputs.double()) >= self.limits.to(outputs.device)
 
+    def predicted(self, outputs: Outputs, most: int) -> list[list[int]]:
+        """The labels that are predicted of each image, the most probable first, at most so many."""
+        order = self.probabilities(outputs.float()).cpu().argsort(dim=-1, descending=True, stable=True)
+        said = self.says(outputs).cpu().gather(1, order)
+        return [labels[there][:most].tolist() for labels, there in zip(order, said, strict=True)]
+
     def answer(
         self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[MultiLabelPrediction]":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.arguments import typed
@@ -33,7 +33,7 @@ from vitrail.tasks.calibration import (
 )
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs
 from vitrail.tasks.residuals import MEAN_ERROR, NumberMetrics
-from vitrail.tasks.target import ChosenTarget, Unit, indices_of, pick
+from vitrail.tasks.target import ChosenTarget, Unit, indices_of, pick, reaches
 from vitrail.tasks.task import (
     Input,
     Measures,
@@ -286,39 +286,65 @@ class Standardized(ShortRepr, Codec):
         at, against = indices_of(outputs, 0 if wanted is None else wanted)
         if against is not None:
             raise UsageError("a contrast compares classes, but this model has none", Hint(drop=["contrast"]))
-        least = torch.full(at.shape, math.nan, dtype=torch.float64)
-        if self.widths:
-            least = torch.tensor([self.widths[n] / self.deviations[n] for n in at.tolist()], dtype=torch.float64)
-        return NumberTarget(at, sign=torch.where(pick(outputs, at) < 0, -1, 1), least=least)
+        widths = torch.tensor(self.widths or (math.nan,) * self.outputs, dtype=torch.float64)
+        rows = at.cpu()
+        found = NumberTarget(at, scale=self._deviations[rows].to(outputs), least=widths[rows], mean=self._means[rows])
+        return found.on_side(outputs)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NumberTarget(ChosenTarget):
-    """How far a number lies above the mean of training; with the sign -1 how far below."""
+    """How far a number lies above the mean of training, in its unit; of a scale below 0 how far it lies below.
 
-    sign: Tensor = field(kw_only=True)  # (b,)
+    There is evidence where it lies farther from the middle of images without evidence than these do, on either side;
+    what is explained is the side on which it lies.
+    """
+
+    scale: Float[Tensor, "*b"] = field(kw_only=True)  # the standard deviation of training
     least: Float[Tensor, "*b"] = field(kw_only=True)  # pyrefly: ignore[bad-override]
+    mean: Float[Tensor, "*b"] = field(kw_only=True)  # of training
 
-    unit: ClassVar[Unit | None] = "deviations"
+    unit: ClassVar[Unit | None] = "data"
 
     def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
-        """In standard deviations of training."""
-        return self.sign * pick(outputs, self.target)
+        """In the unit of the data."""
+        return self.scale.to(outputs) * pick(outputs, self.target)
 
     def named(self, sample: int, name: Callable[[int], str]) -> str:
         """What raises the number; with a minus, what lowers it."""
-        return f"{'-' * bool(self.sign[sample] < 0)}{super().named(sample, name)}"
+        return f"{'-' * bool(self.scale[sample] < 0)}{super().named(sample, name)}"
+
+    def in_data(self, sample: int, value: float) -> float:
+        """The number itself."""
+        return float(self.mean[sample] + self.scale[sample].sign() * value)
+
+    def on_side(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"] | None = None) -> "NumberTarget":
+        """The same for the side of the middle of images without evidence, or of the mean of training."""
+        own, size = pick(outputs, self.target), self.scale.abs()
+        middle = 0 if without is None else without[:, self.target].median(dim=0).values
+        return replace(self, scale=torch.where(own < middle, -size, size))
 
     def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
-        """How far it lies beyond the middle of images without evidence, in standard deviations."""
-        theirs = without.cpu().double()[:, self.target.cpu()].median(dim=0).values
-        return self(outputs).cpu().double() - self.sign.cpu() * theirs
+        """How far it lies beyond the middle of images without evidence."""
+        own, theirs = outputs.cpu().double(), without.cpu().double()
+        middle = theirs[:, self.target.cpu()].median(dim=0).values
+        return self.scale.cpu().double() * (pick(own, self.target.cpu()) - middle)
+
+    def as_high_itself(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """Which images without evidence lie as far from their middle, on either side."""
+        theirs = without[:, self.target]
+        middle = theirs.median(dim=0).values
+        far, theirs = (pick(outputs, self.target) - middle).abs(), theirs - middle
+        return reaches(far, theirs, distinct) | reaches(far, -theirs, distinct)
 
     def select(self, samples: slice | Tensor) -> "NumberTarget":
         """The targets of some of the samples."""
         some = samples.cpu() if isinstance(samples, Tensor) else samples
-        return replace(self, target=self.target[samples], sign=self.sign[samples], least=self.least[some])
+        own = {"target": self.target[samples], "scale": self.scale[samples]}
+        return replace(self, **own, least=self.least[some], mean=self.mean[some])
 
 
 @final

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 OfLogits = Callable[[Tensor], Tensor]
 Index = int | Sequence[int] | Tensor
-Unit = Literal["nats", "cosine", "deviations"]  # of an effect
+Unit = Literal["nats", "cosine", "data"]  # of an effect; of data: that of the number that is explained
 Kind = Literal["similarity", "number"]
 
 FUNCTION = -1  # stands for the index where a function of the outputs is explained
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
-TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01, "deviations": 0.05}
-"""A drop beyond that of random maps that is less is called tiny."""
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01, "data": 0.1}
+"""A drop beyond that of random maps that is less is called tiny; of data a part of the least effect."""
 
 
 class Contrast(NamedTuple):
@@ -110,6 +110,14 @@ class ChosenTarget(ABC):
     ) -> Bool[Tensor, "count b"]:
         """Which of them reach it, by whatever number of theirs counts; `distinct` as of `reaches`."""
         return self.as_high_itself(outputs, without, distinct)
+
+    def on_side(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> "ChosenTarget":
+        """The same where images without evidence decide on which side of them a number lies."""
+        return self
+
+    def in_data(self, sample: int, value: float) -> float:
+        """A value of it as the data have it."""
+        return value
 
     def select(self, samples: slice | Tensor) -> "ChosenTarget":
         """The targets of some of the samples."""

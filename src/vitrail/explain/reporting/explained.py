@@ -28,7 +28,7 @@ from vitrail.explain.forward import Gridded
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
-from vitrail.explain.reporting.summary import summary_of
+from vitrail.explain.reporting.summary import BELOW, summary_of
 from vitrail.explain.scores.faithfulness import Pictured
 from vitrail.explain.target import Contrast, Target, choose_target
 from vitrail.explain.verdict import PreparedTest, TrustOptions, precision_for, prepare
@@ -92,7 +92,7 @@ class ExplainedImage:
         Raises:
             UsageError: It has no map, since it holds no evidence.
         """
-        if not self.view.drawn:
+        if not self.view.attributions[number].values.size:
             raise UsageError(f"{self.name} has no map, since it holds no evidence", "full=True, which makes all maps")
         return overlay_of(self.view.attributions[number], self.view)
 
@@ -132,6 +132,8 @@ class AskedImages:
         first: Their pass as they are.
         chosen: What is explained of them.
         test: Whether they hold evidence, and what their maps are tested with; None where nothing is tested.
+        of: The number of the image that each is: where several labels of one are explained, it stands once for each.
+        notes: What to know of what is explained of each.
         mapped: Places of those of which maps are made.
     """
 
@@ -142,6 +144,8 @@ class AskedImages:
     first: FirstPass
     chosen: ChosenTarget
     test: PreparedTest | None
+    of: list[int]
+    notes: Sequence[tuple[str, ...]]
     mapped: list[int]
 
     def compare(self, rows: list[int], drawn: bool) -> Comparison:
@@ -196,7 +200,7 @@ def explain_in_batches(
     work = [(1, partial(explain_text, one, plan)) for one in images]
     if plan.methods:
         batches = ask_in_batches(images, plan, progress, left_out, evident_only)
-        work = [(len(batch.mapped), partial(explain_batch, batch)) for batch in batches]
+        work = [(len({batch.of[row] for row in batch.mapped}), partial(explain_batch, batch)) for batch in batches]
     left = sum(count for count, _ in work)
     progress(total - left, total)
     for count, explain in work:
@@ -224,6 +228,8 @@ def ask_in_batches(
         if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
             plan = replace(plan, precision=precision_for(model, inputs))
         first, target = first_pass(model.network, inputs), target[begin:end] if isinstance(target, list) else target
+        rows = of = list(range(len(some)))
+        notes = [()] * len(some)
         if plan.contrast is not None:
             indices = choose_target(first.logits, target, model.output).target.tolist()
             rows = [row for row, index in enumerate(indices) if index != plan.contrast]
@@ -231,8 +237,16 @@ def ask_in_batches(
                 left_out(plan.nothing_against(one.name))
             if not rows:
                 continue
+            target = Contrast([indices[row] for row in rows], plan.contrast)
+        elif plan.top_labels is not None:  # the pass is one for all labels of an image
+            named = model.output.predicted(first.logits, plan.top_labels)
+            best = choose_target(first.logits, None, model.output).target.tolist()
+            pairs = [(row, label) for row, top in enumerate(best) for label in named[row] or [top]]
+            rows, target = [row for row, _ in pairs], [label for _, label in pairs]
+            notes = [() if named[row] else (BELOW,) for row in rows]
+        if rows != of:
             some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
-            own, target = None if own is None else own[rows], Contrast([indices[row] for row in rows], plan.contrast)
+            own, of = None if own is None else own[rows], rows
         test, background = None, plan.background if plan.others is None else plan.others.besides(some)
         try:
             chosen = choose_target(first.logits, target, model.output)
@@ -242,13 +256,15 @@ def ask_in_batches(
             if plan.trust:
                 how = TrustOptions(background, own, plan.precision, full=plan.full)  # pyrefly: ignore
                 test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
+                chosen = test.masked.chosen
         except UsageError as error:  # its hint speaks Python
             raise as_options(plan.methods, error) from None
         ended = test.ended.tolist() if evident_only and test is not None else [False] * len(some)
-        mapped = [row for row, is_over in enumerate(ended) if not is_over]
+        alive = {image for image, is_over in zip(of, ended, strict=True) if not is_over}
+        mapped = [row for row, image in enumerate(of) if image in alive]
         if plan.trust:
             progress(end, len(images))
-        yield AskedImages(plan, some, pixels, inputs, first, chosen, test, mapped)
+        yield AskedImages(plan, some, pixels, inputs, first, chosen, test, of, notes, mapped)
 
 
 def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
@@ -261,14 +277,16 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
         named = answers_of(plan.answering, logits, inputs)
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
     found = dict[int, ExplainedImage]()
-    for drawn in (True, False):
-        if not (rows := [row for row in range(len(inputs)) if (row in batch.mapped) == drawn]):
-            continue
+    every = [[row for row in range(len(inputs)) if (row in batch.mapped) == drawn] for drawn in (True, False)]
+    at_once = plan.at_a_time
+    for rows in (some[begin : begin + at_once] for some in every for begin in range(0, len(some), at_once)):
+        drawn = rows[0] in batch.mapped
         compared = batch.compare(rows, drawn)
         parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
         for place, row in enumerate(rows):
             one, answer, label = batch.images[row], answers[row], answers[row] if named[row].notes else named[row]
             views = views_of(plan, compared, place, parts[place])
+            views = [replace(each, notes=(*each.notes, *batch.notes[row])) for each in views]
             if not drawn:
                 views = [replace(each, values=each.values[:0, :0], seconds=None) for each in views]
             elif batch.first.sinks is not None:
@@ -278,7 +296,20 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
             maps = tuple(each[place] for each in compared.attributions) if drawn else ()
             found[row] = ExplainedImage(answer, label, maps, replace(view, summary=summary_of(view)))
-    yield from (found[row] for row in sorted(found))
+    for image in dict.fromkeys(batch.of):
+        yield _together([found[row] for row, of in enumerate(batch.of) if of == image])
+
+
+def _together(labels: Sequence[ExplainedImage]) -> ExplainedImage:
+    """The explanations of several labels of an image as those of the image; that of one as it is."""
+    one, views = labels[0], tuple(each.view for each in labels)
+    if len(labels) == 1:
+        return one
+    maps = tuple(each for own in labels for each in own.attributions)
+    shown = [each for view in views for each in view.attributions]
+    said = one.view.summary[:1] + tuple(words for view in views for words in view.summary[1:])
+    view = replace(one.view, attributions=shown, labels=views, summary=said)
+    return replace(one, attributions=maps, view=view)
 
 
 def answers_of(model: Model, outputs: Any, inputs: Tensor) -> Sequence[Prediction]:
@@ -339,19 +370,21 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
         if compared.trusts:
             tested = compared.trusts[place]
             if place == 0:  # a page shows what one map names, and no more
-                replaced = _replaced(plan, tested.drops.pictured, row)
+                replaced = _replaced(plan, tested.drops.pictured, row, chosen)
             trust = tested.view(row, words, "" if against is None else " of the two")
             if compared.random_areas is not None and trust.random:
                 both = *tested.drops.areas, *compared.random_areas
                 areas = AreasView(*(float(area[row]) for area in both))
         view = _view_of(method, attributions[row], target, chosen.kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
+        known = chosen.in_data(row, view.logit) if chosen.unit == "data" else None
+        view = replace(view, in_data=known)
         seconds, summed = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
         views.append(replace(view, parts=summed, seconds=seconds, **replaced))
     return views
 
 
-def _replaced(plan: ReportPlan, pictured: Pictured | None, row: int) -> dict[str, Any]:
+def _replaced(plan: ReportPlan, pictured: Pictured | None, row: int, chosen: ChosenTarget) -> dict[str, Any]:
     """What the test of an image looks like, and which patches carry half of the drop; nothing where untested."""
     if pictured is None or row not in pictured.of:
         return {}
@@ -360,7 +393,8 @@ def _replaced(plan: ReportPlan, pictured: Pictured | None, row: int) -> dict[str
     pixels = plan.model.preprocessing.to_pixels(images)
     opaque = torch.cat([pixels.expand(-1, 3, -1, -1), torch.full_like(pixels[:, :1], 255)], dim=1)
     patches = opaque * F.interpolate(masks[:, None].to(torch.uint8), pixels.shape[2:])
-    each = masks.numpy(), patches.permute(0, 2, 3, 1).contiguous().numpy(), means.tolist(), numbers.tolist()
+    told = ([chosen.in_data(row, value) for value in own.tolist()] for own in (means, numbers))
+    each = masks.numpy(), patches.permute(0, 2, 3, 1).contiguous().numpy(), *told
     return {"replaced": tuple(map(ReplacedView, *each)), "half": pictured.half[place].numpy()}
 
 

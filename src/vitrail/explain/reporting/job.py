@@ -112,9 +112,9 @@ def explain_all(
                 handle.write(to_json(line, indent=None).encode())
                 count += "attributions" in line
                 left_out += "left_out" in line
-                for own, attribution in zip(verdicts, line.get("attributions", ()), strict=False):
+                for place, attribution in enumerate(line.get("attributions", ()) if verdicts else ()):
                     trust = attribution["trust"]
-                    own.append(trust["verdict"])
+                    verdicts[place % len(verdicts)].append(trust["verdict"])
                     bounded = bounded and bool(trust["evidence_p"]) and trust["minimum_effect"] is None
                 if "problem" in line:
                     problems.append((line["file"], line["problem"]))

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import torch
@@ -46,10 +46,12 @@ SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNe
 BATCH = 16
 BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
 WIDE = 192
+LABELS = 5  # of several labels that an image has, so many are explained
 
 Methods = tuple[Method, ...]
 Class = str | SupportsIndex  # by name or index, also of numpy or torch
 ImageLike = Source
+TopLabels = int | Literal["all"]
 Opener = tuple[str, Callable[[], Image.Image]]
 """The name of an image, and what opens it."""
 
@@ -61,6 +63,7 @@ class ReportOptions:
     methods: MethodLike | Sequence[MethodLike] = DEFAULT
     target: Class | Sequence[Class] | OfLogits | None = None
     contrast: Class | None = None
+    top_labels: TopLabels | None = None
     similar_to: ImageLike | None = None
     options: Mapping[str, Any] | None = None
     background: str | Path | Float[Tensor, "r c h w"] | None = None
@@ -112,6 +115,8 @@ class ReportPlan:
         options: The options of the only method.
         target: What is explained, see `vitrail.explain.target`; a list has one index for each image.
         contrast: Index of the class that it is held against.
+        top_labels: Of an image that may have several labels, so many of those that are predicted are explained, each by
+            itself; None where one thing is explained.
         explained: What is explained, in words, where it is no class.
         other: The image that it is held against: its name, and its values 0..255 as the network reads them (c, h, w).
         answering: The same model with its head, where what is explained lies before that.
@@ -130,6 +135,7 @@ class ReportPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     target: int | list[int] | OfLogits | None = None
     contrast: int | None = None
+    top_labels: int | None = None
     explained: str = ""
     other: tuple[str, UInt8[Tensor, "c h w"]] | None = None
     answering: Model | None = None
@@ -212,7 +218,7 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     test = {name: getattr(wanted, name) for name in ("trust", "full", "precision")}
     options, run = read_options(methods[0], options), RunKnowledge(answering or model)
     plan = ReportPlan(model, methods, run, options, answering=answering, notes=left_out, **test)
-    return _with_background(_with_target(plan, wanted), wanted.background)
+    return _with_background(_with_labels(_with_target(plan, wanted), wanted.top_labels), wanted.background)
 
 
 def called(model: Model) -> str:
@@ -251,8 +257,8 @@ def _of_text(model: Model, wanted: ReportOptions) -> ReportPlan:
         raise UsageError(problem, Hint(text=typed, python=f"model.predict([{model.example!r}])"))
     if wanted.methods == WRITTEN:
         wanted = replace(wanted, methods=DEFAULT)
-    stated = _find_stated(wanted, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
-    if stated:
+    names = "methods", "target", "contrast", "top_labels", "similar_to", "background", "full", "precision"
+    if stated := _find_stated(wanted, *names):
         value, words = getattr(wanted, stated[0]), "--" + stated[0].replace("_", "-")
         typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
         if stated[0] == "methods":
@@ -289,6 +295,18 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
     return replace(plan, target=index, contrast=against)
+
+
+def _with_labels(plan: ReportPlan, top: TopLabels | None) -> ReportPlan:
+    """The plan with how many labels of each image are explained, where it may have several and none is named."""
+    several = plan.model.output.predicted is not None and plan.target is None and plan.contrast is None
+    if top is not None and not several:
+        problem = "top_labels (--top-labels) is for a model of several labels an image, where no target is named"
+        raise UsageError(problem, Hint(drop=["top_labels"]))
+    if top is not None and top != "all" and top < 1:
+        raise UsageError(f"top_labels must be 1 or more, got {top}", Hint({"top_labels": LABELS}))
+    most = plan.model.output.outputs if top == "all" else top or LABELS
+    return replace(plan, top_labels=most if several else None)
 
 
 def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:

@@ -28,7 +28,16 @@ from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, known_mask
-from vitrail.explain.reporting.plan import Class, ImageLike, Opener, ReportOptions, ReportPlan, plan_report, with_others
+from vitrail.explain.reporting.plan import (
+    Class,
+    ImageLike,
+    Opener,
+    ReportOptions,
+    ReportPlan,
+    TopLabels,
+    plan_report,
+    with_others,
+)
 from vitrail.io import WRITING, check_writable, page_at, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
@@ -110,12 +119,12 @@ class Report(Sequence[ExplainedImage]):
         """
         if any(None in one.verdicts for one in self):
             return ()
-        found = []
-        for place, first in enumerate(self[0].view.attributions if self else ()):
-            pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in self]
+        found, every = [], [view for one in self for view in one.view.attributions]
+        for first in {view.method: view for view in every}.values():
+            own = [(view.target, view.trust) for view in every if view.method == first.method and view.trust]
+            pairs = [(target, trust.verdict) for target, trust in own]
             targets = dict.fromkeys(target for target, _ in pairs)
-            tested = (one.trust[place] for one in self)
-            bounded = all(each is not None and each.evidence and each.minimum_effect is None for each in tested)
+            bounded = all(each.evidence and each.minimum_effect is None for _, each in own)
             classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
             classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
             found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
@@ -157,7 +166,10 @@ class Report(Sequence[ExplainedImage]):
         """
         views, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
         short = short_names([view.name for view in views])
-        images = [replace(view, name=name) for view, name in zip(views, short, strict=True)]
+        images = [
+            replace(view, name=name, labels=tuple(replace(each, name=name) for each in view.labels))
+            for view, name in zip(views, short, strict=True)
+        ]
         command = shlex.join(short_paths(word, 1) for word in shlex.split(self.command))
         about, left_out = short_paths(self.about, 1), [short_paths(words, 1) for words in self.left_out]
         return explanation_page(self.model, images, command, about, rates, left_out, self.made)
@@ -190,6 +202,7 @@ def report(
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
     *,
+    top_labels: TopLabels | None = None,
     similar_to: ImageLike | None = None,
     options: Mapping[str, Any] | None = None,
     background: str | Path | Float[Tensor, "r c h w"] | None = None,
@@ -216,6 +229,9 @@ def report(
             logits; for a model without classes, the index of one of its numbers. Each image's top class when None.
         contrast: A class by name or index: explained is then why the target rather than this class. Without a target,
             images whose top class is the contrast are left out.
+        top_labels: Of an image that may have several labels, so many of those that reach their threshold are explained,
+            each by itself, the most probable first; "all" for all; five when None. Of an image without any it is the
+            most probable label.
         similar_to: An image: explained is then what makes each image similar to it, in the features before the head.
         options: Of the method, by name, such as {"layer": -1}; for one method only.
         background: What replaces masked patches in the test: a folder of images, another run, or a tensor (r, c, h, w)
@@ -248,7 +264,8 @@ def report(
     openers = [opener for place, one in several for opener in _openers(one, f"image {place}", model)]
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
-    wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
+    how = options, background, trust, full, precision
+    wanted = ReportOptions(methods, target, contrast, top_labels, similar_to, *how)
     plan, training = replace(plan_report(model, wanted), bump=True), TrainingImages(model, nearest)
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"

@@ -14,10 +14,11 @@ from vitrail.explain.evidence import EVIDENCE
 from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.verdict import VISIBLE, write_apart
 from vitrail.pages.views import AttributionView, ImageView, TrustView
-from vitrail.text import percent_in_words, times_words
+from vitrail.text import number, percent_in_words, times_words
 
 LOOKED = "The maps show where it looked for each word; whether that mattered was not tested."
 RIGHT = "This does not say that the prediction is right."
+BELOW = "no label reaches its threshold; this is the most probable one"  # a note of its map
 NO_REASON = "So the map shows no reason, and does not say what is right."
 NO_SCALE = "How much is a lot is not known for such a number: weak at best."
 PIECES = "shuffled pieces of other images"
@@ -36,9 +37,15 @@ def summary_of(explained: ImageView) -> tuple[str, ...]:
     answer = f"The model answers “{said}”{sure}." if said else "The model gives no answer."
     if sure and view.explains == "class" and view.target == said:
         return answer, *_tested(explained, view)
+    if view.in_data is not None:
+        return answer, f"Of “{view.named}” it is explained why it lies {view.beside_mean}.", *_tested(explained, view)
     named = view.target if view.function is not None else f"“{view.target}”"
     against = "" if view.contrast is None else f", not “{view.contrast}”"
     before = explained.sure_of(view)
+    if explained.answer and view.explains == "class" and before is not None:  # one of several labels
+        most = BELOW in view.notes
+        about = f"The most probable is {named}, {{}}." if most else f"Of {named} it is {{}} sure."
+        return answer, about.format(percent_in_words(before)), *_tested(explained, view)
     sure = "" if before is None else f" ({percent_in_words(before)}{' of the two' if against else ''})"
     return answer, f"Asked: {named}{against}{sure}.", *_tested(explained, view)
 
@@ -75,7 +82,8 @@ def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
     drops = trust.score or 0.0, trust.random_mean or 0.0
     lost, at_random = (write_apart(each, *drops, least=2 if trust.before is None else 1) for each in drops)
     what = "its score" if view.function is None else "it"
-    return f"replacing what the map names lowers {what} by {lost} on average, random parts by {at_random}"
+    moves = "raises" if view.lowers else "lowers"
+    return f"replacing what the map names {moves} {what} by {lost} on average, random parts by {at_random}"
 
 
 def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, name: str) -> str:
@@ -91,6 +99,7 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         other = "some answer" if is_top else "answers at the same place of their list"
         kind = "noise in its colours" if trust.surrogates else PIECES
         found = f"{same} have it as high" if view.function is not None else f"{same} speak as strongly for {name}"
+        found = f"{same} lie as far from their middle" if view.in_data is not None else found
         if trust.reached != trust.reached_itself:
             found = f"{some} speak as strongly for {other}, {same} for {name}"
         return f"of {count} images of {kind}, {found}"
@@ -99,8 +108,8 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         return "the map gives all parts the same value"
     if trust.effect_unit == "cosine":
         return f"it is only {effect:.2f} more similar than {PIECES}, and {least:.2f} is needed"
-    if trust.effect_unit == "deviations":
-        return f"it is only {effect:.2f} standard deviations beyond {PIECES}, and {least:.2f} is needed"
+    if trust.effect_unit == "data":
+        return f"it is only {number(effect, 3)} beyond {PIECES}, and {number(least, 3)} is needed"
     return f"the odds of {name} are only {times_words(effect)} those with {PIECES}, and {times_words(least)} is needed"
 
 
