@@ -306,7 +306,8 @@ def test_at_most_five_labels_are_explained() -> None:
     config = vitrail.ViTConfig(image_size=16, patch_size=4, classes=8, width=16, depth=1, heads=2)
     network = scramble(vitrail.ViT(config), 0)
     names = tuple("abcdefgh")
-    model = replace(vitrail.convert(network.eval()), output=MultiLabels(names, thresholds=(1e-9,) * 8))
+    labels = MultiLabels(names, thresholds=(1e-9,) * 8)
+    model = vitrail.Model(network.eval(), vitrail.Preprocessing((16, 16)), labels, vitrail.tasks.TASKS["multilabel"])
     image = Image.new("RGB", (16, 16), (90, 10, 200))
     for top, count in ((None, 5), (2, 2), (7, 7), ("all", 8)):
         (one,) = vitrail.explain.report(model, image, top_labels=top, trust=False)
@@ -316,8 +317,9 @@ def test_at_most_five_labels_are_explained() -> None:
     for wrong, given in ((0, "0"), (-1, "-1")):
         with must_raise(UsageError, given):
             vitrail.explain.report(model, image, top_labels=wrong)
+    classes = vitrail.Model(network, vitrail.Preprocessing((16, 16)), vitrail.tasks.Classes(names))
     with must_raise(UsageError, "top_labels"):
-        vitrail.explain.report(replace(model, output=vitrail.tasks.Classes(names)), image, top_labels=2)
+        vitrail.explain.report(classes, image, top_labels=2)
 
 
 def test_what_cannot_be_learnt(tmp_path: Path) -> None:
