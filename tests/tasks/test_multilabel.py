@@ -239,7 +239,8 @@ def check_maps_of_labels(model: vitrail.Model, run: Path, folder: Path) -> None:
     """A map for each label above its threshold, that of `--target`; of none the most probable; as pages, JSON, jobs."""
     codec, every = model.output, sorted(folder.glob("test*.png"))[:40]
     with torch.no_grad():
-        odds = model.network(model.tensor([Image.open(file) for file in every])).double().sigmoid().numpy()
+        outputs = model.network(model.tensor([Image.open(file) for file in every])).double()
+    odds = (outputs / codec.temperature).sigmoid().numpy()
     thresholds = np.where([True, True, False], np.array(codec.thresholds), 1.0)  # the last label is never predicted
     settled = replace(model, output=replace(codec, thresholds=tuple(thresholds.tolist())))
     said = [sorted(np.flatnonzero(row >= thresholds), key=lambda n: -row[n]) for row in odds]
