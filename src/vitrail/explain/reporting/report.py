@@ -27,7 +27,8 @@ from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, known_mask
+from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches
+from vitrail.explain.reporting.known_masks import known_mask
 from vitrail.explain.reporting.plan import (
     Class,
     ImageLike,
