@@ -13,7 +13,7 @@ from tests.errors import figures
 from vitrail.data.images import NamedImage
 from vitrail.data.masks import add_masks
 from vitrail.errors import DataError
-from vitrail.explain.reporting.explained import mask_patches
+from vitrail.explain.reporting.known_masks import mask_patches
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])

@@ -14,7 +14,7 @@ from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.idx import read_digits
 from vitrail.data.sets.planted import parse_planted, planted_digits, planted_images
-from vitrail.explain.reporting.explained import mask_patches
+from vitrail.explain.reporting.known_masks import mask_patches
 from vitrail.runs.data import Run
 
 RUN = NETWORKS / "mean-0"
