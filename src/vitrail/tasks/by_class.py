@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64
 
 from vitrail.tasks.calibration import COVERAGE, Reliability
 from vitrail.tasks.task import wilson_interval
-from vitrail.text import number, percent
+from vitrail.text import number, percent, percent_in_words
 
 if TYPE_CHECKING:
     from vitrail.pages.views import Section
@@ -100,7 +100,7 @@ def figures_of(
         held, size = int(sets[0].sum()), float(sets[1].mean())
         share, ends = held / len(sets[0]), wilson_interval(held, len(sets[0]))
         details["sets"] = {"coverage": COVERAGE, "value": share, "interval": list(ends), "mean_size": size}
-        what = f"sets of {percent(COVERAGE)} (of {number(size, 3)} classes on average) hold the true class"
+        what = f"sets of {percent_in_words(COVERAGE)} (of {number(size, 3)} classes on average) hold the true class"
         named.append(("", what, share, ends))
     for key, words, value, ends in named:
         details |= {key: {"value": value, "interval": list(ends)}} if key else {}
@@ -129,6 +129,6 @@ def reliability_of(found: Reliability | None) -> tuple[dict[str, Any], "tuple[Se
 
     sure, right = ([row[place] for row in found.rows] for place in (3, 4))
     lines = [Series("right", right), Series("as often right as sure", sure)]
-    chart = line_chart("How sure it is, and how often right", sure, lines, write=percent)
+    chart = line_chart("How sure it is, and how often right", sure, lines, write=percent_in_words)
     ends = linear_axis([0.0, 1.0])
     return details, (replace(chart, x=ends, y=ends, along="probability of an answer"),)

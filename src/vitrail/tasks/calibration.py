@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.text import ShortRepr, percent
+from vitrail.text import ShortRepr, percent_in_words
 
 COVERAGE = 0.9  # where no other is asked for
 FEWEST = 10  # images by which a temperature or an interval is fitted
@@ -69,7 +69,7 @@ class Calibration(ShortRepr):
 
     def promise(self, coverage: float, words: str) -> str:
         """The guarantee, its assumption and its range, in a sentence; `words` say what holds so often."""
-        low, high = (percent(end) for end in self.band(coverage))
+        low, high = (percent_in_words(end) for end in self.band(coverage))
         return (
             f"{words}, for images like the {self.images:,} of {self.on} by which that was fitted (such a fit gives "
             f"{low} to {high}); for other kinds of images nothing is promised"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.data.columns import Column, Match
 from vitrail.errors import Hint, UsageError, no_such_name
-from vitrail.text import canonical, percent
+from vitrail.text import canonical, percent, percent_in_words
 
 if TYPE_CHECKING:
     from vitrail.tasks.linear import LinearFit
@@ -229,7 +229,7 @@ class Codec(ABC):
         """What the sets or intervals of its predictions promise, in a sentence; empty where it promises nothing."""
         if self.coverage is None or self.calibration is None:
             return ""
-        words = f"{percent(self.coverage, 1)} of {self.promises} hold what is true"
+        words = f"{percent_in_words(self.coverage)} of {self.promises} hold what is true"
         right = self.calibration.right
         alone = "; the top class alone was right as often there" if right and right >= self.coverage else ""
         return f"{self.calibration.promise(self.coverage, words)}{alone}"
