@@ -65,6 +65,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
         "top": ("--top 1", "--top all"),
+        "coverage": ("", "--coverage 0.9"),
         "sample": ("", "--sample --temperature 50"),
         "temperature": ("--sample", "--sample --temperature 50"),
         "seed": ("--sample --temperature 50", "--sample --temperature 50 --seed 7"),
@@ -117,12 +118,12 @@ WRITES = {
     *TRUSTED,
 }
 REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
-    ("predict", "photos"): {"beam", "sample", "temperature", "seed"},
+    ("predict", "photos"): {"coverage", "beam", "sample", "temperature", "seed"},
     ("evaluate", "photos"): {"neighbours"},  # of data that is not split
     ("evaluate", "strings"): {"neighbours", "precision", *SIZE},
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
-    ("predict", "strings"): {"precision", "top", *SIZE},
-    ("predict", "sort-digits"): {"precision", "top", *SIZE},
+    ("predict", "strings"): {"precision", "top", "coverage", *SIZE},
+    ("predict", "sort-digits"): {"precision", "top", "coverage", *SIZE},
     ("explain", "digits"): {"channels", "nearest", *TRUSTED},
     ("explain", "strings"): {*WRITES, "nearest", *SIZE},
     ("doctor", "digits"): {"channels"},

@@ -2,7 +2,7 @@
 
     begin      open the run that the first process has just written, or goes on with
     step       one more event of the loop, by the schedule that holds now
-    evaluate   the share of an evaluation, by the first process's network
+    evaluate   the share of an evaluation, by the first process's network and codec
     save       its parts of the state, where the network is divided
     end        the model is saved
 
@@ -84,7 +84,7 @@ class Lead:
 
     def evaluate(self, trained: TrainedOn, model: Model, split: Split, batches: Batches) -> Result:
         """Evaluate a model together, on samples that each process can open by the name of their split."""
-        self.group.send({"do": "evaluate", "split": split.split})
+        self.group.send({"do": "evaluate", "split": split.split, "output": model.output.to_dict()})
         self.group.meet()
         self.group.spread(model.network.state_dict())
         return evaluate_split(model, split, batches, processes=self.group, trained=trained)
@@ -173,7 +173,8 @@ def follow(group: Group, request: Request) -> Finished:
                 continue
             name = order["split"]
             network = copy.deepcopy(state.best_network) if network is None else network
-            model = replace(prepared.model, network=network)
+            output = prepared.model.task.codec_from_dict(order["output"])  # with what the first process has settled
+            model = replace(prepared.model, network=network, output=output)
             samples = prepared.scored if name == prepared.scored[0].split else prepared.final
             group.meet()
             group.spread(network.state_dict())
