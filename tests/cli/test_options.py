@@ -118,7 +118,7 @@ WRITES = {
     *TRUSTED,
 }
 REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
-    ("predict", "photos"): {"coverage", "beam", "sample", "temperature", "seed"},
+    ("predict", "photos"): {"beam", "sample", "temperature", "seed"},
     ("evaluate", "photos"): {"neighbours"},  # of data that is not split
     ("evaluate", "strings"): {"neighbours", "precision", *SIZE},
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
