@@ -50,6 +50,8 @@ CASES: list[Case] = [
     ("train digits --accumulate 0", USAGE, "accumulate 0"),
     ("train digits --lr -1", USAGE, "-1"),
     ("train digits --lr nan", USAGE, "nan"),
+    ("train digits --logit-adjustment inf", USAGE, "inf"),
+    ("train digits --class-weights {root}/nowhere", USAGE, "{root}/nowhere"),
     ("train digits --threads 0", USAGE, "threads 0"),
     ("predict {run} {photo} --threads 0", USAGE, "threads 0"),
     ("predict {run} {photo} --mean 0.5 0.5 0.5", USAGE, "{run} mean"),
@@ -57,6 +59,8 @@ CASES: list[Case] = [
     ("train digits --workers -1", USAGE, "workers -1"),
     # options that would have no effect
     ("train digits --workers 2", USAGE, "--workers 2 digits"),
+    ("train digits --class-weights auto --balance", USAGE, "class-weights balance"),
+    ("train sort-digits --balance", USAGE, "balance sequences"),
     ("train digits --data-root {empty}", USAGE, "--data-root digits"),
     ("train {photos} --out {run} --resume auto --data-root {empty}", USAGE, "--data-root"),
     ("train {photos} --out {run} --resume auto --config {configs}/other.yaml", USAGE, "{run} 1 9 pad 0.5"),

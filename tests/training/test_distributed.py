@@ -71,7 +71,7 @@ def asked(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
             return {"data": "digits", "options": {**options, "epochs": 2, "batch_size": 25, **changes}}
     options |= {"epochs": 1, "batch_size": 200}
     if name == "student":
-        return {"data": "digits", "options": {**options, **changes}, "teacher": str(whole("digits"))}
+        return {"data": "digits", "options": {**options, "balance": True, **changes}, "teacher": str(whole("digits"))}
     return {"data": "digits", "options": {**options, "init": str(whole("digits")), **changes}}
 
 

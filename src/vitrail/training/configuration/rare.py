@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitrail.training.configuration.request import Request
 
 FILE = "a .csv file with a line class,weight for each class, such as cat,2.5; or the same as .json or .yaml"
-UNLIKE = "rare classes are predicted more often, and their probabilities are higher than they occur in these data"
+UNLIKE = "probabilities will be those of data with other frequencies of classes: mostly too high for rare ones"
 
 
 def read_class_weights(word: str) -> str | dict[str, float]:
