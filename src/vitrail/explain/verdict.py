@@ -170,20 +170,21 @@ class Trust(ShortRepr):
     fill: str
     precision: Precision
 
-    def view(self, image: int, name: str, among: str = "") -> TrustView:
+    def view(self, image: int, name: str, among: str = "", sure: float | None = None) -> TrustView:
         """What a page shows of one image: words, numbers, and None for what is not known; see `sentence`."""
         values = {**vars(self), **vars(self.drops), **vars(self.evidence), "evidence": self.evidence.p}
         names = [each.name for each in fields(TrustView) if each.name in values]
         shown: dict[str, Any] = {each: _plain_of_image(values[each], image) for each in names}
         shown["random"] = shown["random"] or ()
-        return TrustView(**shown, sentence=self.sentence(image, name, among))
+        return TrustView(**shown, sentence=self.sentence(image, name, among, sure))
 
-    def sentence(self, image: int, name: str, among: str = "") -> str:
+    def sentence(self, image: int, name: str, among: str = "", sure: float | None = None) -> str:
         """What masking patches of one image does to what is called `name`, and the verdict, for people.
 
         It has the probability where that shows what the verdict means, and the score, which decided, where it does
         not: a sure network can lose much of its score and be as sure as before. Of what the probability is stands
-        behind it as `among`, such as " of the two" for a contrast.
+        behind it as `among`, such as " of the two" for a contrast. The answer may have been computed in another
+        precision: `sure` is its probability, which stands beside the sentence.
         """
         word = self.verdict[image]
         if word == "cannot tell":
@@ -207,9 +208,9 @@ class Trust(ShortRepr):
         count = int(drops.patches[image])
         highest = "the highest-ranked patch" if count == 1 else f"the {count} highest-ranked patches"
         random = "a random patch" if count == 1 else f"{count} random patches"
-        moves = "drops" if after < before else "takes"
+        moves, first = "drops" if after < before else "takes", percent_in_words(sure or before)
         return (
-            f"Masking {highest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
+            f"Masking {highest} {moves} {name} from {first} to {percent_in_words(after)}{among}; "
             f"masking {random} leaves {percent_in_words(chance)}: {word}."
         )
 

@@ -5,7 +5,7 @@ which patches are sinks. Then it is asked for evidence: of several images all, b
 runs, and each attribution is tested (`explain/compare.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -283,7 +283,7 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
         parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
         for place, row in enumerate(rows):
             one, answer, label = batch.images[row], answers[row], answers[row] if named[row].notes else named[row]
-            views = views_of(plan, compared, place, parts[place])
+            views = views_of(plan, compared, place, parts[place], dict(label.top))
             views = [replace(each, notes=(*each.notes, *batch.notes[row])) for each in views]
             if not drawn:
                 views = [replace(each, values=each.values[:0, :0], seconds=None) for each in views]
@@ -343,12 +343,15 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> Iterator[ExplainedImage]:
     yield ExplainedImage(answer, answer, tuple(attributions), view)
 
 
+NO_ANSWER: Mapping[str, float] = {}  # never changed
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 
 Parts = tuple[tuple[str, float], ...]
 
 
-def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()) -> list[AttributionView]:
+def views_of(
+    plan: ReportPlan, compared: Comparison, row: int, parts: Parts = (), top: Mapping[str, float] = NO_ANSWER
+) -> list[AttributionView]:
     """The attributions of one image.
 
     Args:
@@ -356,6 +359,7 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
         compared: The attributions of a batch, each with how far to trust it.
         row: The place of the image in the batch.
         parts: What the explained number is the sum of, where a method shares it out.
+        top: The probabilities of the answer that stands beside them.
     """
     chosen, name, views = compared.chosen, plan.model.output.name, list[AttributionView]()
     target = plan.explained or chosen.named(row, name)
@@ -369,7 +373,8 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
             tested = compared.trusts[place]
             if place == 0:  # a page shows what one map names, and no more
                 replaced = _replaced(plan, tested.drops.pictured, row, chosen)
-            trust = tested.view(row, words, "" if against is None else " of the two")
+            sure = top.get(target) if against is None else None
+            trust = tested.view(row, words, "" if against is None else " of the two", sure)
             if compared.random_areas is not None and trust.random:
                 both = *tested.drops.areas, *compared.random_areas
                 areas = AreasView(*(float(area[row]) for area in both))
