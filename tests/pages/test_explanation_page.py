@@ -85,7 +85,7 @@ def test_what_stands_below_the_maps_of_an_image():
     ):
         assert each in found
     bare = shown(plain)
-    for each in ("1 391", "0123abcd", "2026-11-26", "0.125", "--nearest", "bump"):
+    for each in ("1 391", "0123abcd", "2026-11-26", "0.125", "--nearest", "spot in its middle"):
         assert each not in bare
     bumps = [macro("about_answer.html", "bump_line")(bump, [trust]).strip() for bump in (1.0, 2.1, 2.6)]
     assert len(set(bumps)) == 3
@@ -96,7 +96,7 @@ def test_what_stands_below_the_maps_of_an_image():
     ]
     for maps, is_said in (([tested], True), ([ATTRIBUTION], False)):
         beside = BesideView(bump=1.0)
-        assert ("bump" in shown(dataclasses.replace(plain, attributions=maps, beside=beside))) == is_said
+        assert ("spot in its middle" in shown(dataclasses.replace(plain, attributions=maps, beside=beside))) == is_said
 
 
 def test_the_class_that_a_map_is_held_against_in_one_line():
