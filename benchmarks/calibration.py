@@ -24,7 +24,7 @@ TRAINED, CALIBRATED, COVERAGE, DRAWS = 1500, 250, 0.9, 100_000
 def features() -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Features and classes of all images."""
     found = vitrail.embed(str(ROOT / "vit_ti16" / "model.safetensors"), str(ROOT / "flowers128"))
-    (values,), labels = found.values.values(), found.labels or ()
+    values, labels = next(iter(found.values.values())), found.labels or ()  # the pooling that the head reads
     names = tuple(sorted({*labels}))
     standard = (values - values.mean(axis=0)) / values.std(axis=0)
     return torch.from_numpy(standard), torch.tensor([names.index(label) for label in labels]), names
