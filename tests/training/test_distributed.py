@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ PHOTOS = (
     "optimization: {accumulate: 1}\n"
 )
 NAMES = ("digits", "sorted", "photos", "student")
+SHORT = NAMES[:2]  # for make test
 COUNTS, BATCHES = [1, 2, 7, 67], [1, 8]
 Round = dict[str, Any]  # launches by their names
 STEP = 9  # of 14, at which something happens to a process
@@ -158,9 +160,8 @@ def rounds_of_whole(folder: Path) -> list[Round]:
     """Of this file: networks that each process has. Not all at once: what starves is taken for frozen."""
     make_photos(folder)
     first = {
-        "many": {"world": 2, "trainings": {name: asked(folder, name) for name in NAMES}},
-        "alone": {"world": 1, "trainings": {f"{name}-alone": asked(folder, name) for name in NAMES}},
-        "freeze": faulty(folder, "freeze", rank=0, frozen=0, environment={"VITRAIL_TIMEOUT": FROZEN}),
+        "many": {"world": 2, "trainings": {name: asked(folder, name) for name in SHORT}},
+        "alone": {"world": 1, "trainings": {f"{name}-alone": asked(folder, name) for name in SHORT}},
         "counts": {"world": 3, "counts": COUNTS, "batches": BATCHES},
         "missing": {
             "world": 2,
@@ -204,13 +205,8 @@ def rounds_of_divided(folder: Path) -> list[Round]:
         "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
         "whole": {"world": 2, "trainings": {"run": divided(folder)}},
         "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=fault)}},
-        "save": {"world": 2, "trainings": {"run-save": divided(folder, fault={**fault, "kind": "save"})}},
     }
-    second = {
-        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
-        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-save")}},
-    }
-    return [first, second]
+    return [first, {"again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}}}]
 
 
 ROUNDS = {"whole": rounds_of_whole, "divided": rounds_of_divided}
@@ -282,11 +278,10 @@ def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]], alone: 
 
 
 def test_two_processes_train_as_one(all_launches: Launched) -> None:
-    """With mixup, CutMix, an average, micro-batches, uneven ends, and a file that cannot be read."""
-    found = {name: all_launches.shares("many", name) for name in NAMES}
+    """With mixup, CutMix, an average, micro-batches and uneven ends."""
+    found = {name: all_launches.shares("many", name) for name in SHORT}
     assert len(found["digits"][0]["steps"]) > 100
     assert [] in [parts[0] for parts in found["sorted"][0]["steps"]], "a process without a sample takes part"
-    assert any(parts == [[]] for one in found["photos"] for parts in one["steps"])
     for name, shares in found.items():
         must_be_alike(all_launches.folder, name, shares, *all_launches.shares("alone", f"{name}-alone"))
 
@@ -298,13 +293,16 @@ def test_parameters_that_a_step_does_not_use_stay_as_they_are(all_launches: Laun
 
 
 @pytest.mark.soak
-def test_two_processes_tune_as_one(tmp_path: Path) -> None:
+def test_two_processes_read_files_teach_and_tune_as_one(tmp_path: Path) -> None:
+    """With a file that cannot be read."""
     whole("digits")
-    trainings = {name: {f"tuned{end}": asked(tmp_path, "tuned")} for name, end in (("many", ""), ("alone", "-alone"))}
-    found = launched(
-        tmp_path, {name: {"world": 1 + (name == "many"), "trainings": trainings[name]} for name in trainings}
-    )
-    must_be_alike(tmp_path, "tuned", found.shares("many", "tuned"), *found.shares("alone", "tuned-alone"))
+    make_photos(tmp_path)
+    names = ("photos", "student", "tuned")
+    many, alone = ({f"{name}{end}": asked(tmp_path, name) for name in names} for end in ("", "-alone"))
+    found = launched(tmp_path, {"many": {"world": 2, "trainings": many}, "alone": {"world": 1, "trainings": alone}})
+    for name in names:
+        must_be_alike(tmp_path, name, found.shares("many", name), *found.shares("alone", f"{name}-alone"))
+    assert any(parts == [[]] for one in found.shares("many", "photos") for parts in one["steps"])
 
 
 # ---- each sample counts once
@@ -422,8 +420,27 @@ def test_a_failure_that_is_heard_of_has_its_hint() -> None:
     assert str(two.failure.hint) == "lr=0.001, or fp32"
 
 
-def test_a_frozen_process_is_named_by_another(all_launches: Launched) -> None:
-    ended = all_launches.ended("freeze")
+def test_who_is_silent_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is frozen is, in the processes of the next test."""
+    store, ended = HashStore(), list[tuple[int, int]]()
+    monkeypatch.setattr(os, "kill", lambda *given: ended.append(given))
+    frozen, other = (Watch(store, rank, 2, 0.0) for rank in range(2))
+    for watch in (frozen, other):
+        watch.start()
+    other._listen()
+    assert other.failure is None
+    time.sleep(0.01)  # of silence
+    other._listen()
+    assert other.failure is not None
+    assert (other.failure.rank, other.failure.gone) == (0, True)
+    assert other.name(0) in other.failure.problem
+    assert ended == [(os.getpid(), signal.SIGKILL)]
+
+
+@pytest.mark.soak
+def test_a_frozen_process_is_named_by_another(tmp_path: Path) -> None:
+    frozen = faulty(tmp_path, "freeze", rank=0, frozen=0, environment={"VITRAIL_TIMEOUT": FROZEN})
+    ended = launched(tmp_path, {"freeze": frozen}).ended("freeze")
     assert ended.codes == [-9, 1], "the frozen one was ended from outside, when the other had ended"
     must_say_once(ended, "rank 0", os.uname().nodename, f"{FROZEN} s", f"rank 1 at step {STEP - 1}")
 

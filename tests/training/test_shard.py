@@ -73,15 +73,22 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched, tmp_path: P
     assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
 
 
-def test_memory_that_runs_out_in_a_save_leaves_the_state_before(all_launches: Launched) -> None:
+@pytest.mark.soak
+def test_memory_that_runs_out_in_a_save_leaves_the_state_before(tmp_path: Path) -> None:
     """Of one of them, which has written some of its tensors; the run goes on to the same bits."""
-    ended = all_launches.ended("save")
+    first = {
+        "whole": {"world": 2, "trainings": {"run": divided(tmp_path)}},
+        "save": {"world": 2, "trainings": {"run-save": divided(tmp_path, fault={**FAULT, "kind": "save"})}},
+    }
+    second = {"room": {"world": 2, "trainings": {"run-room": divided(tmp_path, after="run-save")}}}
+    found = launched(tmp_path, first, second)
+    ended = found.ended("save")
     assert ended.codes == [1, 1]
     must_say_once(ended, "memory ran out")
-    resume = all_launches.folder / "run-save" / "resume"
+    resume = tmp_path / "run-save" / "resume"
     assert int(states(resume)[-1].name) == STEP - 1
     assert not list(resume.glob("*.writing/shard-00002*")), "nothing is left of the file that was not whole"
-    both = [all_launches.shares(*each) for each in (("whole", "run"), ("room", "run-room"))]
+    both = [found.shares(*each) for each in (("whole", "run"), ("room", "run-room"))]
     assert len({one["weights"] for shares in both for one in shares}) == 1
 
 
