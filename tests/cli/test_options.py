@@ -86,6 +86,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "compare": ("", "--compare --methods rollout,legrad"),
         "methods": ("--compare --methods rollout", "--compare --methods legrad"),
         "target": ("--target 4", "--target 3"),
+        "top_labels": ("", "--top-labels 2"),
         "similar_to": ("", "--similar-to {photo}"),
         "contrast": ("--target 4", "--target 4 --contrast 3"),
         "no_trust": ("", "--no-trust"),
@@ -126,8 +127,8 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
     ("predict", "strings"): {"precision", "top", "coverage", *SIZE},
     ("predict", "sort-digits"): {"precision", "top", "coverage", *SIZE},
-    ("explain", "digits"): {"channels", "nearest", *TRUSTED},
-    ("explain", "strings"): {*WRITES, "nearest", *SIZE},
+    ("explain", "digits"): {"channels", "nearest", "top_labels", *TRUSTED},
+    ("explain", "strings"): {*WRITES, "nearest", "top_labels", *SIZE},
     ("doctor", "digits"): {"channels"},
 }
 IDLE = {"strict"}  # where nothing is left out
