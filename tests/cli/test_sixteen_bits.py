@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.cli.test_elongated import TINY
+from vitrail.data.images import evenly
 
 FAST = ("--epochs", 20, "--threads", 1, "--precision", "fp32")
 
@@ -85,6 +87,34 @@ def test_a_prediction_asks_for_it(data: Path, cli: Cli, tmp_path: Path) -> None:
     packed = tmp_path / "packed"  # scaled to 8 pixels, all bits are kept
     assert cli("data", "pack", data, "--out", packed, "--shorter-side", 8).code == 0
     assert json.loads(cli("evaluate", run, packed, "--bits", 12, "--json").out)["images"] == 40
+
+
+def test_a_single_one_among_photographs_is_read_by_every_verb(cli: Cli, tmp_path: Path) -> None:
+    """It lies where no sample of 64 of the 130 sees it; a moved copy is known by its bytes, whatever is stated."""
+    random = np.random.default_rng(1)
+    for label, least in (("dark", 0), ("bright", 150)):
+        (tmp_path / "data" / "train" / label).mkdir(parents=True)
+        (tmp_path / "data" / "val" / label).mkdir(parents=True)
+        for number in range(65):
+            values = random.integers(least, least + 100, (16, 16)).astype(np.uint8)
+            place = tmp_path / "data" / ("train" if number < 50 else "val") / label / f"{number:02d}.jpg"
+            Image.fromarray(values).save(place)
+    odd = put(tmp_path / "data/train/bright/07b.png", random.integers(150, 250, (16, 16)).astype(float), 12)
+    every = sorted(tmp_path.glob("data/train/*/*"))
+    sampled = {every[row] for row in np.linspace(0, len(every) - 1, 64).astype(int)}
+    assert odd not in sampled and odd not in evenly(every, 64)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    run = tmp_path / "run"
+    assert cli("train", tmp_path / "data", "--config", tmp_path / "tiny.yaml", *FAST, "--out", run).code == 0
+    assert vitrail.load(run).preprocessing.bits == 12
+    assert json.loads((run / "data.json").read_text()).get("skipped", []) == []
+    assert json.loads(cli("predict", run, odd, "--json").out)[0]["label"] == "bright"
+    assert cli("explain", run, odd, "--out", tmp_path / "e.html").code == 0
+    assert json.loads(cli("evaluate", run, "--split", "train", "--json").out)["images"] == 101
+    copy = shutil.copytree(tmp_path / "data" / "train", tmp_path / "moved")
+    for stated in ((), ("--bits", 14), ("--bits", 16)):
+        told = json.loads(cli("evaluate", run, copy, *stated, "--json").out)["trained_on"]
+        assert (told["images"], told["ties"]["content"]) == (101, 101), stated
 
 
 def test_how_many_images_may_be_unreadable_is_an_option(cli: Cli, tmp_path: Path) -> None:

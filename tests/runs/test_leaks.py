@@ -27,7 +27,7 @@ from vitrail.data.pictures import picture_hash
 from vitrail.runs.data import Run
 from vitrail.runs.evaluate import NO_GROUPS, group_by_group
 from vitrail.runs.known import TrainedOn
-from vitrail.runs.leaks import clustered_interval
+from vitrail.runs.leaks import FEWEST, TOO_FEW, clustered_interval, set_apart
 from vitrail.tasks import Result
 from vitrail.tasks.classify import ACCURACY
 from vitrail.tasks.residuals import MEAN_ERROR
@@ -251,10 +251,11 @@ def test_groups_of_copies_count_as_one_image_each() -> None:
 
 
 def test_each_group_has_a_figure_of_its_own() -> None:
-    """The worst first, with its interval; images without a group are in none; of numbers the mean error."""
-    groups = ["b", "a", "", "b", "a", "b", "c", "c", "c", "c"]
-    samples = Samples(Texts(tuple(f"n{row}" for row in range(10))), {GROUP: Texts(tuple(groups))})
-    errors, ids = np.array([0.0, 1, 1, 0, 0, 1, 0, 0, 0]), np.array([0, 1, 2, 3, 4, 5, 6, 7, 8])  # one was not read
+    """The worst first, with its interval; images without a group, or alone in it, are in none; of numbers the mean error."""
+    groups = ["b", "a", "", "b", "a", "b", "c", "c", "c", "c", "row 11", "row 12"]
+    samples = Samples(Texts(tuple(f"n{row}" for row in range(12))), {GROUP: Texts(tuple(groups))})
+    ids = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11])  # one was not read
+    errors = np.array([0.0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1])
     found = fraction_result(ACCURACY, errors, "image", "told right", 0.0, {}, ids=ids)
     shown = group_by_group(found, samples)
     wanted = [("a", 2, 0.5, 1), ("b", 3, 2 / 3, 2), ("c", 3, 1.0, 3)]
@@ -266,3 +267,21 @@ def test_each_group_has_a_figure_of_its_own() -> None:
     numbers = group_by_group(replace(found, metric=MEAN_ERROR, errors=2 * errors), samples).details["groups"]
     assert [(row["group"], row["error"]) for row in numbers] == [("a", 1.0), ("b", pytest.approx(2 / 3)), ("c", 0.0)]
     assert group_by_group(found, Samples(samples.inputs, {})) is found
+    singles = Samples(samples.inputs, {GROUP: Texts(("a", "a", *"bcdefghijk"))})
+    assert group_by_group(found, singles) is found, "one group of two images"
+
+
+def test_of_few_images_it_is_not_said_what_a_leak_is_worth() -> None:
+    """The images without a tie are wrong, those with one right."""
+
+    def of(right: int, wrong: int) -> Result:
+        errors = np.repeat([0.0, 1.0], [right, wrong])
+        return fraction_result(ACCURACY, errors, "image", "told right", 0.0, {}, ids=np.arange(right + wrong))
+
+    for others, few in ((1, True), (FEWEST - 1, True), (FEWEST, False)):
+        ties = {"content": 40, "group": 0, "near": 0}
+        found = set_apart(of(0, others), of(40, 0), of(40, others), ties, "all")
+        assert (found.value, found.count, tied(found)["all"]["accuracy"]) == (0, others, 40 / (40 + others))
+        said = [TOO_FEW in words for words in (found.sentence, found.about[1], found.notes[-1])]
+        assert said == [few] * 3
+        assert ("points" in found.notes[-1]) is not few

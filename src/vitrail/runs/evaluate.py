@@ -133,7 +133,9 @@ def evaluate(
 
 
 def group_by_group(result: Result, samples: Samples) -> Result:
-    """The result with a figure for each group of a column, the worst first; as it is where there are none.
+    """The result with a figure for each group of a column, the worst first; as it is where fewer than two can have one.
+
+    An image that is alone in its group has none.
 
     Args:
         result: Of these samples.
@@ -148,9 +150,13 @@ def group_by_group(result: Result, samples: Samples) -> Result:
     right, key = result.metric == ACCURACY, "accuracy" if result.metric == ACCURACY else "error"
     rows = list[dict[str, Any]]()
     for name, some in errors.items():
+        if len(some) < 2:
+            continue
         mean, half = float(np.mean(some)), Z95 * float(np.std(some)) / math.sqrt(len(some))
         ends = wilson_interval(some.count(0), len(some)) if right else (max(0.0, mean - half), mean + half)
         rows.append({"group": name, "images": len(some), key: 1 - mean if right else mean, "interval": list(ends)})
+    if len(rows) < 2:
+        return result
     rows.sort(key=lambda row: (row[key] if right else -row[key], row["group"]))
     write = partial(percent, digits=1) if right else partial(number, digits=3)
     cells = tuple(
@@ -159,7 +165,7 @@ def group_by_group(result: Result, samples: Samples) -> Result:
     )
     title = f"Group by group, the worst {GROUPS} of {len(rows):,}" if len(rows) > GROUPS else "Group by group"
     header = ("group", "images", "accuracy" if right else "mean error", "95 % interval")
-    tables = (*result.tables, Table(title, header, cells)) if len(rows) > 1 else result.tables
+    tables = (*result.tables, Table(title, header, cells))
     return replace(result, details={**result.details, "groups": rows}, tables=tables)
 
 

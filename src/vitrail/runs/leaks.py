@@ -19,7 +19,8 @@ from vitrail.tasks import Result
 from vitrail.tasks.task import Z95, wilson_interval, without_interval
 from vitrail.text import percent
 
-FEWEST = 10  # groups from which an interval is made
+FEWEST = 10  # groups from which an interval is made; images from which it is said what a leak is worth
+TOO_FEW = "too few to say what the leak is worth"
 BY_GROUP = "by_group"  # in the details of a result
 
 WORDS = {
@@ -72,6 +73,9 @@ def set_apart(
         result = without_interval(replace(result, sentence=f"{result.sentence} ({which})"))
     else:
         assert others is not None
+        if others.count < FEWEST:
+            sentence = f"{result.sentence} (without the {count:,} that hang together with training images: {TOO_FEW})"
+            result = replace(result, sentence=sentence)
         value = f"{metric.label} {metric.shown(learnt.value)}"
         notes = [f"{count:,} {have}: the figure is of the other {others.count:,}.", f"On these {count:,}: {value}."]
         notes.append(_worth(both, others))
@@ -86,6 +90,8 @@ def _worth(both: Result, others: Result) -> str:
         found += f" (95 % interval {_ends(both.interval)})"
     if not metric.fraction:
         return f"{found}."
+    if others.count < FEWEST:
+        return f"{found}; the other {others.count:,} are {TOO_FEW}."
     points = 100 * (both.value - others.value)
     return f"{found}: the leak is worth {points:.1f} points." if points > 0 else f"{found}, which is not higher."
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from io import BytesIO
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from vitrail.arguments import contract
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.images import Images, bits_of, what_to_try
+from vitrail.data.images import FORMATS as READ, Images, bits_of, evenly, what_to_try
 from vitrail.data.sources import FORMATS, format_of
 from vitrail.data.workers import of_each
 from vitrail.errors import DataError, Hint, UsageError, counted
@@ -51,6 +52,7 @@ NOT_MEASURED = "not measured yet"
 WHOLE = "squash"  # how images are read where a crop would change what is learnt
 HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
+PROBED = 1024  # images whose header says whether they have 16 bits: others than JPEG, which never have
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
@@ -227,8 +229,9 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values = resize_settings(values, config.get("network", {}).get("image_size"))
         values = resize_settings(lay_over(values, config), options.image_size)
     values = lay_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
-    if values.get("bits") is None and (bits := max((each.bits for each in seen), default=0)):
-        values["bits"] = bits
+    depths = _depths([each.images for each in (dataset.train, dataset.validation)]) if seen else []
+    if values.get("bits") is None and depths:
+        values["bits"] = max(depths)
     if source is not None:
         values["initial"]["reads"] |= {} if values.get("bits") is None else {"bits": values["bits"]}
     if source is not None and values["resize"] != source.preprocessing.resize:
@@ -263,7 +266,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)
     execution, notes = pick_execution(chosen, settings.network, settings.optimization, steps, read)
-    used = Counter(each.bits for each in seen if each.bits)
+    used = Counter(depths)
     if used and min(used) < 16:
         many = ", ".join(f"{count} use {bits}" for bits, count in sorted(used.items()))
         notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({many}); see --bits"]
@@ -357,6 +360,28 @@ def _some(images: Images) -> list[Opened]:
     if not found:
         raise DataError("none of the sampled images can be read", what_to_try(images))
     return found
+
+
+def _depths(sets: Iterable[Images]) -> list[int]:
+    """How many bits images of 16 use, of some of them; a single one among many others is found, too."""
+    found = list[int]()
+    for images in sets:
+        names = () if images.renewed else images.names()
+        rows = [row for row, name in enumerate(names) if not name.lower().endswith((".jpg", ".jpeg"))]
+        rows = {*evenly(rows, PROBED), *evenly(range(len(names)), SAMPLED)}  # the second of wrong endings
+        deep = [row for row in sorted(rows) if _is_deep(images, row)]
+        found += [each.bits for row in evenly(deep, SAMPLED) if (each := _see(images, row)) and each.bits]
+    return found
+
+
+def _is_deep(images: Images, index: int) -> bool:
+    """Whether an image has 16 bits: of a file by its header alone; False where it cannot be read."""
+    with suppress(Exception):  # which whoever reads it says
+        if not images.encoded:
+            return bits_of(images.open(index)) > 0
+        with Image.open(images.file(index) or BytesIO(images.content(index)), formats=READ) as image:
+            return image.mode == "I" or ";16" in f"{image.mode} {getattr(image, 'tile', '')}"
+    return False
 
 
 def _see(images: Images, row: int) -> Opened | None:
