@@ -141,6 +141,23 @@ def test_evidence_for_a_label_takes_it_from_its_base_rate_to_even_odds() -> None
         codec.choose(outputs, (0, 1))
 
 
+def test_a_label_that_is_not_predicted_and_was_chosen_for_being_the_highest_is_held_against_the_highest() -> None:
+    """Of ten labels that nobody predicts one is the highest of every image: that alone is no evidence."""
+    codec, faint = MultiLabels(NAMES), torch.tensor([[-3.0, -1.0, -2.0]])
+    without = torch.tensor([[0.0, -2.0, -9.0], [-5.0, -2.0, -9.0], [-4.0, -1.0, -9.0]])
+
+    def as_high(outputs: torch.Tensor, wanted: int | None = None) -> list[bool]:
+        return codec.choose(outputs, wanted).as_high(outputs, without, None)[:, 0].tolist()
+
+    assert as_high(faint) == as_high(faint, 1) == [True, False, True]
+    assert as_high(faint, 2) == [False, False, False], "asked for, and not the highest: by itself"
+    sure = faint + torch.tensor([0.0, 1.5, 0.0])
+    assert as_high(sure) == [False, False, False], "predicted: by itself"
+    low = MultiLabels(NAMES, thresholds=(0.1, 0.1, 0.1))
+    assert low.choose(faint).as_high(faint, without, None)[:, 0].tolist() == [False, False, True]
+    assert codec.choose(faint).select(slice(0, 1)).among.tolist() == [True]
+
+
 # ---- from a list to a page
 
 

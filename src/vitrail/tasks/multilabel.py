@@ -314,7 +314,9 @@ class MultiLabels(ShortRepr, Codec):
         if against is not None:
             raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
         least = torch.tensor([self.least(number) for number in at.tolist()], dtype=torch.float64)
-        return OddsTarget(at, temperature=self.temperature, least=least)
+        every = torch.arange(len(at), device=at.device)
+        among = (outputs.argmax(dim=1) == at) & ~self.says(outputs)[every, at]
+        return OddsTarget(at, temperature=self.temperature, least=least, among=among.cpu())
 
     def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "MultiLabels":
         """The same with a temperature from ten images on, by all pairs of image and label; it predicts what it did."""

@@ -204,9 +204,14 @@ class ClassTarget(ChosenTarget):
 @final
 @dataclass(frozen=True, eq=False)
 class OddsTarget(ChosenTarget):
-    """An output that is log-odds of its own, such as of one of several labels."""
+    """An output that is log-odds of its own, such as of one of several labels.
+
+    Where it is not predicted, and was taken for being the highest of its sample (`among`), it was chosen among all: the
+    highest of images without evidence is what it is compared with.
+    """
 
     least: Float[Tensor, "*b"] = field(kw_only=True)  # pyrefly: ignore[bad-override]  # for each sample
+    among: Bool[Tensor, "*b"] = field(kw_only=True)
     temperature: float = 1.0  # of probabilities alone
 
     kind: ClassVar[Kind | None] = None
@@ -226,10 +231,18 @@ class OddsTarget(ChosenTarget):
         theirs = without.cpu().double()[:, self.target.cpu()].median(dim=0).values
         return self(outputs).cpu().double() - theirs
 
+    def as_high(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """By the label itself, or where it was chosen among all by the highest."""
+        own = without[:, self.target]
+        theirs = torch.where(self.among.to(own.device), without.amax(dim=1, keepdim=True), own)
+        return reaches(self(outputs), theirs, distinct)
+
     def select(self, samples: slice | Tensor) -> "OddsTarget":
         """The targets of some of the samples."""
         some = samples.cpu() if isinstance(samples, Tensor) else samples
-        return replace(self, target=self.target[samples], least=self.least[some])
+        return replace(self, target=self.target[samples], least=self.least[some], among=self.among[some])
 
 
 @final
