@@ -5,8 +5,11 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -184,11 +187,59 @@ def test_several_labels_an_image_and_images_in_no_file(tmp_path: Path) -> None:
     assert [each.kind for each in report.contradictions] == ["labels"]
     assert lines_of(tmp_path / "out.csv")[0]["labels"] == "a|b"
     assert read(str(tmp_path / "out.csv")).columns() == ("labels", "group")
-    with must_raise(UsageError, "digits"):
-        check_data("digits", fix_split=tmp_path / "digits.csv")
     (tmp_path / "pairs.tsv").write_text("one\ttwo\nthree\tfour\n")
     with must_raise(DataError, "pairs.tsv"):
         check_data(tmp_path / "pairs.tsv")
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet", "npz", "list"])
+def test_a_list_of_images_in_no_files_copies_them_beside_it(kind: str, tmp_path: Path) -> None:
+    """The list reads as the data do, in bytes or pixels, but for the copy that was on the other side."""
+    files = make_photographs(tmp_path / "x" / "train", ("ant", "bee"), per_class=6, seed=0)
+    files += make_photographs(tmp_path / "x" / "val", ("ant", "bee"), per_class=3, seed=1)
+    files.append(Path(shutil.copy(files[0], tmp_path / "x" / "val" / "ant" / "again.jpg")))
+    for file in files if kind in ("npz", "list") else ():  # of one size
+        Image.open(file).resize((60, 50)).save(file.with_suffix(".png"))
+        file.unlink()
+    files = sorted((tmp_path / "x").rglob("*.*"))
+    names = [file.relative_to(tmp_path / "x").as_posix() for file in files]
+    if kind in ("zip", "tar"):
+        data: Any = shutil.make_archive(str(tmp_path / "x"), kind, tmp_path / "x")
+    elif kind == "parquet":
+        cells = [{"bytes": file.read_bytes(), "path": name} for file, name in zip(files, names, strict=True)]
+        words = {"label": [name.split("/")[1] for name in names], "split": [name.split("/")[0] for name in names]}
+        pq.write_table(pa.table({"image": cells, **words}), data := tmp_path / "x.parquet")
+    else:
+        parts = [
+            [file for file, name in zip(files, names, strict=True) if split in name] for split in ("train/", "val/")
+        ]
+        pixels = [np.stack([np.asarray(Image.open(file)) for file in part]) for part in parts]
+        labels = [np.array([int(file.parent.name == "bee") for file in part]) for part in parts]
+        data = {"train": [*zip(pixels[0], labels[0], strict=True)], "test": [*zip(pixels[1], labels[1], strict=True)]}
+        if kind == "npz":
+            data = tmp_path / "x.npz"
+            np.savez(data, train_images=pixels[0], train_labels=labels[0], test_images=pixels[1], test_labels=labels[1])
+    before, out = check_data(data), tmp_path / "out" / "split.csv"
+    out.parent.mkdir()
+    (leak,) = [each for each in before.findings if each.kind == "leak"]
+    assert leak.contradiction
+    assert "--fix-split" in leak.command
+    found = check_data(data, fix_split=out)
+    assert found.fixed is not None
+    assert found.fixed["moved"] == 1
+    again = check_data(out)
+    assert [each for each in again.findings if each.kind == "leak"] == []
+    assert again.count == before.count == len(files)
+    assert Counter(line["label"] for line in lines_of(out)) == {
+        name: sum(of.values()) for name, of in before.classes.items()
+    }
+    copies = [out.parent / line["path"] for line in lines_of(out)]
+    assert all(copy.is_relative_to(tmp_path / "out" / "split") for copy in copies)
+    whole = [np.asarray(Image.open(file)).tobytes() for file in files]
+    assert Counter(np.asarray(Image.open(copy)).tobytes() for copy in copies) == Counter(whole)
+    with must_raise(UsageError, str(out.with_suffix(""))):
+        out.unlink()
+        check_data(data, fix_split=out)
 
 
 def test_of_digits_only_exact_copies_are_looked_for() -> None:

@@ -251,7 +251,7 @@ def test_groups_of_copies_count_as_one_image_each() -> None:
 
 
 def test_each_group_has_a_figure_of_its_own() -> None:
-    """The worst first, with its interval; images without a group, or alone in it, are in none; of numbers the mean error."""
+    """The worst first, with its interval; images without a group, or alone in one, have none; of numbers the error."""
     groups = ["b", "a", "", "b", "a", "b", "c", "c", "c", "c", "row 11", "row 12"]
     samples = Samples(Texts(tuple(f"n{row}" for row in range(12))), {GROUP: Texts(tuple(groups))})
     ids = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11])  # one was not read

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from vitrail.check.survey import KINDS, MODES, Survey, quick_survey, survey
 from vitrail.check.suspects import ByModel, look_by_model
 from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, NUMBER, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
+from vitrail.data.images import Images, convert_mode
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import Data, is_passed, read
@@ -32,6 +33,7 @@ from vitrail.pages.render import data_page, in_frame
 MOST_EXAMPLES = 3
 QUICK_KINDS = "labels", "leak", "unreadable", "missing class", "long"  # of findings that a quick check names; at most
 QUICK_SAID = 3
+KEPT = "1", "L", "LA", "P", "I", "I;16", "RGB", "RGBA"  # modes of images that a PNG keeps
 WITHOUT_MODEL = (
     "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found; "
     "a model (--model) finds more."
@@ -152,7 +154,8 @@ def check_data(
         model: A ViT, or what `vitrail.load` opens, by which recordings are found that nothing else shows, labels that
             may be wrong, and images unlike all in training. Its features are kept in the user's cache.
         fix_split: A list (.csv) to be written: path, label, split and group of every image that can be read, where
-            groups and copies stand on one side; None for none.
+            groups and copies stand on one side; images that lie in no files (of an archive, a table, an object) are
+            copied into a folder of its name beside it. None for none.
         crops: Whether to look for images that are a part of another one, too, which takes minutes for some thousands.
         progress: Called with images that are done, and all: of reading, of comparing, and of their features.
 
@@ -178,6 +181,8 @@ def check_data(
         judged = look_by_model(opened, seen, features)
     notes = [*raw.notes, *([] if copies.by_picture else [ONLY_EXACT]), *([] if given or model else [WITHOUT_MODEL])]
     notes += () if judged is None else judged.notes
+    if out is not None and _in_no_files(raw):
+        notes.append(f"The images of {name} lie in no files: they were copied to {out.with_suffix('')}.")
     return DataReport(
         name,
         {split: len(samples) for split, samples in raw.splits.items()},
@@ -286,14 +291,33 @@ def _files_of(of: Survey) -> dict[str, Any]:
 
 
 def _check_list(out: Path, raw: RawDataset, name: str) -> None:
-    """Refuse a place where no list can go, and images in no files."""
+    """Refuse a place where no list can go, or no images where these lie in no files."""
     if out.suffix.lower() != ".csv":
         raise UsageError(f"fix_split must be a .csv file, got {out}", Hint({"fix_split": str(out.with_suffix(".csv"))}))
     if out.exists():
         raise UsageError(f"{out} exists", Hint({"fix_split": str(free_name(out))}))
-    if any(len(samples) and samples.images.file(0) is None for samples in raw.splits.values()):
-        raise UsageError(f"fix_split lists files, and the images of {name} lie in none", Hint(drop=["fix_split"]))
+    if _in_no_files(raw) and (folder := out.with_suffix("")).exists():
+        problem = f"the images of {name} lie in no files, and {folder}, where they would be copied, exists"
+        raise UsageError(problem, Hint({"fix_split": f"{free_name(folder)}.csv"}))
     check_writable(out)
+
+
+def _in_no_files(raw: RawDataset) -> bool:
+    return any(len(samples) and samples.images.file(0) is None for samples in raw.splits.values())
+
+
+def _copied(images: Images, index: int, folder: Path) -> Path:
+    """An image that lies in no file, copied into a folder: its bytes, or its pixels as PNG."""
+    file = folder.joinpath(*(part for part in PurePath(images.name(index)).parts if part not in ("/", "..")))
+    if images.encoded:
+        content = images.content(index)
+    else:
+        image, held = images.open(index), io.BytesIO()
+        (image if image.mode in KEPT else convert_mode(image, 3)).save(held, "PNG")
+        content, file = held.getvalue(), file.with_name(f"{file.name}.png")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
 
 
 def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
@@ -312,8 +336,8 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     names = _names_of_units(seen, units)
     for row in np.flatnonzero(of.readable).tolist():
         split, index = seen.sides[row], int(of.rows["index"][row])
-        file = own[split].images.file(index)
-        assert file is not None
+        images = own[split].images
+        file = images.file(index) or _copied(images, index, out.with_suffix(""))
         path = Path(os.path.relpath(file.absolute(), folder)).as_posix()
         values = [_word(own[split].column(name), index) for name in columns]
         group = names[units[row]] if sizes[units[row]] > 1 else ""
