@@ -1,7 +1,9 @@
 """Groups are found where names, folders and cameras show that images belong together, and nowhere else."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from tests.real import real_data
 from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.survey import ROW, Survey
-from vitrail.data.columns import ALL, RawDataset, Samples
+from vitrail.data.columns import ALL, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import read
@@ -18,6 +20,8 @@ from vitrail.data.sources import read
 RNG = np.random.default_rng(0)
 FLICKR = [f"{RNG.integers(10**8, 10**11)}_{bytes(RNG.integers(0, 256, 5, np.uint8)).hex()}{end}.jpg" for end in
           ("", "_n", "_m", "_z") * 100]  # fmt: skip
+BESIDE = [f"{split}/{label}/{name}" for n, (split, label) in enumerate(product(("train", "val"), ("ant", "bee")))
+          for name in FLICKR[30 * n : 30 * n + 30]]  # fmt: skip
 
 
 def named(names: Sequence[str], looks: Callable[[int], int] = lambda row: row) -> Survey:
@@ -28,7 +32,8 @@ def named(names: Sequence[str], looks: Callable[[int], int] = lambda row: row) -
         rows["content"][row, :8] = np.frombuffer(row.to_bytes(8, "big"), np.uint8)
     rows["grey"] += RNG.integers(0, 8, rows["grey"].shape, np.uint8)
     rows["index"] = np.arange(len(names))
-    return Survey((ALL,), rows, tuple(names), {}, ("",), 0)
+    rows["split"] = [name.startswith("val/") for name in names]
+    return Survey((TRAIN, VALIDATION), rows, tuple(names), {}, ("",), 0)
 
 
 def found(names: Sequence[str], labels: Sequence[str] = (), looks: Callable[[int], int] = lambda row: row) -> list:
@@ -39,7 +44,9 @@ def by_pattern(names: Sequence[str], grouping: Grouping) -> dict[str, list[int]]
     """What a person gets who takes a grouping over: the rows of each group."""
     assert grouping.layout is not None
     raw = RawDataset("", {ALL: Samples(FileImages([Path(name) for name in names], Path()), {})})
-    again = given_groups(grouping.layout.apply(raw), named(names), grouping.layout)
+    of = named(names)
+    of.rows["split"] = 0
+    again = given_groups(grouping.layout.apply(raw), of, grouping.layout)
     assert again is not None
     return again.groups
 
@@ -69,6 +76,39 @@ def test_recordings_are_found_by_their_names_and_can_be_taken_over(kind: str) ->
     assert by_pattern([*others, *names], one) == one.groups
 
 
+CLIP, SLICE = "clip{}_{:06}.jpg", "patient{}-slice{}.jpg"
+ALONE = {
+    "one a class": {"bee": [CLIP.format("03", n) for n in range(123, 129)],
+                    "ant": [CLIP.format("04", n) for n in range(4)]},
+    "one in all": {"bee": [CLIP.format("03", n) for n in range(0, 150, 25)]},
+    "unlike names": {"bee": [CLIP.format("03", n) for n in range(6)], "ant": [SLICE.format(7, n) for n in range(5)]},
+    "like an id": {"ant": [f"0003_{n:05}.jpg" for n in range(90, 96)]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_recording_alone_in_its_class_is_found_where_it_straddles_a_split(kind: str) -> None:
+    clips = ALONE[kind]
+    others = [*BESIDE, "train/ant/77_96.jpg", "val/ant/IMG_0001.jpg"]
+    frames = [f"{('train', 'val')[n % 2]}/{label}/{name}" for label in clips for n, name in enumerate(clips[label])]
+    names = [*others, *frames]
+    labels = [name.split("/")[1] for name in names]
+
+    def look(row: int) -> int:  # one of a recording
+        return row if row < len(others) else 1000 + [*clips].index(labels[row])
+
+    every = found(names, labels, look)
+    assert {frozenset(names[row] for row in rows) for one in every for rows in one.groups.values()} == {
+        frozenset(name for name in frames if f"/{label}/" in name) for label in clips
+    }
+    assert all(one.sure > 0.9 and by_pattern(names, one) == one.groups for one in every)
+    once = [name.replace("val/", "train/") for name in names]  # no split to straddle
+    assert not [one for one in found(once, labels, look) if len(one.groups) < 2]
+    far = [re.sub(r"(\d+)\.jpg", lambda match: f"{int(match[1]) ** 3 * 97:06}.jpg", name) for name in frames]
+    assert found([*others, *far], labels, look) == []
+    assert found(frames[: len(clips[labels[len(others)]])]) == []  # all that there is
+
+
 COUNTS = {
     "camera": [f"IMG_{number:04}.jpg" for number in range(300)],
     "Kodak": [f"{folder}_{number:04}.jpg" for folder in (100, 101, 102) for number in range(1, 100)],
@@ -92,6 +132,9 @@ def test_nothing_is_found_in_names_that_merely_count(kind: str) -> None:
         assert (
             found([f"train/a/{name}" for name in COUNTS[kind]] + [f"{split}/b/{name}" for name in COUNTS[kind]]) == []
         )
+    few = [f"{('train', 'val')[n % 2]}/{('ant', 'bee')[n % 3 > 0]}/{name}" for n, name in enumerate(COUNTS[kind][-9:])]
+    labels = [name.split("/")[1] for name in (*few, *BESIDE)]
+    assert found([*few, *BESIDE], labels) == []
 
 
 def test_a_common_part_that_is_the_class_is_no_group() -> None:
@@ -99,6 +142,11 @@ def test_a_common_part_that_is_the_class_is_no_group() -> None:
     names = [f"{word}/{word}{number:03}.jpg" for word in classes for number in range(50)]
     assert found(names, [name.partition("/")[0] for name in names]) == []
     assert found([name.partition("/")[2] for name in names], [name.partition("/")[0] for name in names]) == []
+    for word in ("daisy2_", "n01440764_"):  # of one class, beside others
+        own = [f"{('train', 'val')[number % 2]}/{word[:-1]}/{word}{number:03}.jpg" for number in range(20)]
+        for other in ("rose", word[:-1]):
+            names = own + [f"{('train', 'val')[n % 2]}/{other}/{name}" for n, name in enumerate(FLICKR[:60])]
+            assert found(names, [name.split("/")[1] for name in names]) == []
 
 
 def test_an_image_saved_again_belongs_to_the_first() -> None:

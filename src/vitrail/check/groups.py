@@ -1,7 +1,8 @@
 """Which images belong together: a recording, a patient, a scene. What the data say, and what may be found in them.
 
     given     by a column or a pattern of names
-    names     several common parts before a counter, each of several images with numbers in a row: `clip03_000123`
+    names     several common parts before a counter, each of several images with numbers in a row: `clip03_000123`;
+              or some, each with frames in a row that lie on both sides of a split
     folders   a folder level below the classes that holds few images each
     camera    one camera, within seconds
     features  with a model: `vitrail.check.neighbours`
@@ -34,6 +35,8 @@ WITHIN = 5  # seconds from one image of a camera to the next
 AT_ONCE = 50  # images of a camera in one second, from which on its clock says nothing
 ALIKE = 0.55  # of draws in which two images of a group look more alike than two of different ones, at least
 DRAWN = 2000  # pairs
+FRAMES = 4  # images that a recording alone among other names has, at least
+NEAR = 30  # from one number of such a recording to the next, at most
 FORMS = 50  # of names that are looked at, the most frequent
 ENOUGH = 100  # pairs from which on looks count against a grouping
 BY = {"names": 0.7, "folders": 0.6, "camera": 0.8, "features": 0.9}  # how sure where looks say nothing
@@ -130,17 +133,22 @@ def _by_names(survey: Survey, labels: Sequence[str]) -> list[Grouping]:
             form = "".join(_plain(words) + kind for words, kind in zip(rest, kinds, strict=True))
             parts[form, _plain(match[2])].append(match[1])
     for (part, between), of in sorted(parts.items(), key=lambda each: -len(each[1]))[:FORMS]:
-        if sum(count for count in Counter(of).values() if count > 1) <= max(5, len(of) / 2):
+        sizes = Counter(of).values()
+        if sum(count for count in sizes if count > 1) <= max(5, len(of) / 2) and max(sizes) < FRAMES:
             continue
         ways = rf"(?:^|/)({part})", rf"([^/]+/{part})", rf"^(.*/{part})"
         if (split := _split_by(survey.names, [rf"{way}{between}(\d+)\D*$" for way in ways])) is None:
             continue
         pattern, members, numbers = split
         groups = _groups_of(members)
+        if len(groups) < 2 or sum(map(len, groups.values())) <= max(5, sum(map(bool, members)) / 2):
+            groups = {group: rows for group, rows in groups.items() if _is_recording(rows, numbers, survey)}
+            members = tuple(group if group in groups else "" for group in members)
+            part = "|".join(map(_plain, groups))
+            pattern = rf"(?:^|/)({part}){between}(\d+)\D*$"
         steady = _in_a_row(groups, numbers)
-        several = len(groups) > 1 and sum(map(len, groups.values())) > max(5, sum(map(bool, members)) / 2)
         folder = all(_CAMERAS_FOLDER.search(name) for name, group in zip(survey.names, members, strict=True) if group)
-        if several and steady >= IN_A_ROW and not folder and not _is_class(members, labels):
+        if groups and steady >= IN_A_ROW and not folder and not _is_class(members, labels):
             reason = f"numbers in a row behind a common part, at {percent_in_words(steady)} of the places"
             short = rf"({part}){between}\d+"
             same = all((match and match[1]) == (group or None) for match, group in zip(
@@ -192,14 +200,26 @@ def _in_a_row(groups: dict[str, list[int]], numbers: Sequence[str]) -> float:
     return sum(count for gap, count in gaps.items() if gap <= 2 * usual) / max(1, gaps.total())
 
 
+def _is_recording(rows: Sequence[int], numbers: Sequence[str], survey: Survey) -> bool:
+    """Whether a group alone is one: frames near each other, on both sides of a split, that count on or begin with 0."""
+    gaps = np.diff(sorted({int(numbers[row]) for row in rows}))
+    if len(gaps) < FRAMES - 1 or len(rows) > LARGEST * len(survey) or not np.ptp(survey.rows["split"][rows]):
+        return False
+    usual, padded = np.median(gaps), any(numbers[row].startswith("0") for row in rows)
+    return bool(usual <= (NEAR if padded else 1) and np.mean(gaps <= 2 * usual) >= IN_A_ROW)
+
+
 def _is_class(members: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether most classes have one group for nearly all of their images: its name is that of the class."""
+    """Whether most classes have one group, which holds at least half of their images or is called as they are."""
     of = defaultdict[str, Counter[str]](Counter)
     for group, label in zip(members, labels, strict=True):
         if group:
             of[label][group] += 1
     largest = [max(counts.values()) / counts.total() for counts in of.values()]
-    return any(labels) and bool(largest) and float(np.median(largest)) >= 0.9
+    if not any(labels) or not largest or float(np.median(largest)) < 0.9:
+        return False
+    half = 2 * sum(map(bool, members)) >= sum(label in of for label in labels)
+    return half or any(group.rpartition("/")[2] == label for label, counts in of.items() for group in counts)
 
 
 def _by_folders(survey: Survey, labels: Sequence[str]) -> list[Grouping]:
@@ -253,8 +273,10 @@ def _by_looks(found: Grouping, survey: Survey, labels: Sequence[str]) -> Groupin
     pairs = [pair for rows in found.groups.values() for pair in pairwise(rows)]
     grouped = np.array([row for rows in found.groups.values() for row in rows])
     pairs = [pairs[place] for place in draw.permutation(len(pairs))[:DRAWN]]
-    drawn = draw.choice(grouped, (3 * DRAWN, 2)).tolist()
-    strangers = [(one, other) for one, other in drawn if found.members[one] != found.members[other]]
+    drawn = draw.choice(grouped, (3 * DRAWN, 2))
+    if len(found.groups) == 1:  # then all others are the different ones
+        drawn[:, 1] = draw.integers(0, len(survey), len(drawn))
+    strangers = [(one, other) for one, other in drawn.tolist() if found.members[one] != found.members[other]]
     alike = [pair for pair in strangers if labels[pair[0]] == labels[pair[1]]]
     strangers = (alike if len(alike) > ENOUGH else strangers)[:DRAWN]
     if not strangers:
