@@ -11,7 +11,7 @@ from vitrail.data.columns import RawDataset
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, VitrailError
 
 NUMBERS = range(24)
 SPECIES = [("bee", "ant", "cat")[number % 3] for number in NUMBERS]
@@ -70,6 +70,8 @@ def table(header: str, form: str, between: str = ",") -> list[str]:
             "utf-8",
         ),
         ("k.csv", table("image_id,target", "p{n:02d},{s}"), "utf-8"),
+        ("o.csv", table("Bild Nr,Art,lat,number", "p{n:02d},{s},48.{n},{n}", "\t"), "utf-16"),
+        ("p.csv", table("id,Kommentar,Schl\u00fcssel,species", "{n},text {n},p{n:02d},{s}"), "utf-8"),
         ("l.csv", table("Unnamed: 0,path,animal,weight", "{n},{file},{s},{n}.5"), "utf-8"),
     ],
 )
@@ -186,6 +188,36 @@ def test_lines_are_counted_however_they_end(photos: Path, end: str) -> None:
     path.write_bytes(end.join([*rows, "images/p01.png,,x"]).encode())
     with pytest.raises(DataError, match="line 5003"):
         read(str(path)).splits["all"].labels  # noqa: B018
+
+
+def test_ids_are_known_by_what_lies_beside_where_one_column_has_them(photos: Path, tmp_path: Path) -> None:
+    notes = read(write(photos, "odd.csv", table("Bild Nr,Art", "p{n:02d},{s}"))).notes
+    assert any("Bild Nr" in note and "Art" in note for note in notes)
+    with pytest.raises(UsageError, match=r"one.*two"):
+        read(write(photos, "twice.csv", table("one,two,label", "p{n:02d},p{n:02d},{s}")))
+    with pytest.raises(DataError, match="Bild Nr"):  # one is no stem
+        read(write(photos, "less.csv", [*table("Bild Nr,label", "p{n:02d},{s}"), "p99,ant"]))
+    (tmp_path / "below").mkdir()
+    for number in range(4):  # numbers of files and of classes
+        Image.fromarray(np.full((4, 4), number, np.uint8)).save(tmp_path / f"below/{number}.png")
+    raw = read(write(tmp_path, "numbers.csv", ["Nr,Art", *(f"{number},{number % 2}" for number in range(4))]))
+    assert labels_by_file(raw) == {f"below/{number}.png": str(number % 2) for number in range(4)}
+
+
+def test_a_column_without_paths_is_named_with_the_one_that_has_them(photos: Path) -> None:
+    colours = table("Bild,Farbe,label", "{file},red{n},{s}")
+    for name, rows in (("c.csv", colours), ("i.csv", table("Bild,Farbe,label", "p{n:02d},red{n},{s}"))):
+        with pytest.raises(DataError, match=r"Farbe.*red0") as caught:
+            read(write(photos, name, rows), layout=Layout(path_column="Farbe"))
+        assert isinstance(caught.value.hint, Hint)
+        assert caught.value.hint.flags == {"path_column": "Bild"}
+    paths = {"Bild": [str(photos / file) for file in files()], "Farbe": [f"red{n}" for n in NUMBERS], "label": SPECIES}
+    with pytest.raises(DataError, match=r"Farbe.*red0") as caught:
+        read(paths, layout=Layout(path_column="Farbe"))
+    assert isinstance(caught.value.hint, Hint)
+    assert caught.value.hint.flags == {"path_column": "Bild"}
+    with pytest.raises(DataError, match=r"image.*red0"):  # by its usual name, and no other has them
+        read(write(photos, "none.csv", table("image,label", "red{n},{s}")))
 
 
 def test_an_id_of_two_files(tmp_path: Path) -> None:

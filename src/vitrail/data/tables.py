@@ -4,15 +4,17 @@ A person may name columns (`Layout`). Else they are found, in this order: by a u
 the only column that can be it. Numbers of rows, coordinates and ids are never a label. Where two columns could be it,
 an error names both; what was taken under another name than its own is said in one sentence.
 
-    path    the image: a file, or an id that is the stem of an image below the folder of the list
+    path    the image: a file, or an id that is the stem of an image below the folder of the list, under any name
     label   a class; several labels an image as `a|b`, as a list in JSON, or as columns of 0 and 1
     split   train, validation, test; `is_valid`, yes or no; `fold`, of which the first is for validation
     group   what images belong to: a patient, a recording, a scene
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,13 +162,16 @@ class Roles:
         return f"Columns: {', '.join(said)}." if said else ""
 
 
-def find_roles(table: Listing, layout: Layout, path: str | None = None) -> Roles:
+def find_roles(
+    table: Listing, layout: Layout, path: str | None = None, stems: Callable[[], Iterable[str]] = frozenset
+) -> Roles:
     """Which columns are what.
 
     Args:
         table: Of at least one row.
         layout: What a person says of it.
         path: The column of the images, where it is known; empty where the images lie elsewhere.
+        stems: Gives those of the images that ids may stand for.
 
     Raises:
         UsageError: A column that was named is not there, or two could be the label.
@@ -190,7 +195,7 @@ def find_roles(table: Listing, layout: Layout, path: str | None = None) -> Roles
         return next((small[name] for name in names if name in small), "")
 
     if path is None:
-        path = next(iter(named("path_column")), "") or _path_of(table, usual)
+        path = next(iter(named("path_column")), "") or _path_of(table, usual, stems)
     split = next(iter(named("split_column")), "") or usual(SPLIT_NAMES)
     group = next(iter(named("group_column")), "") or usual(GROUP_NAMES)
     labels = tuple(named("label_column"))
@@ -206,17 +211,41 @@ def _is_coordinate(name: str, small: Mapping[str, str]) -> bool:
     return name.lower() == "y" and "x" in small
 
 
-def _path_of(table: Listing, usual: Any) -> str:
+def _path_of(table: Listing, usual: Any, stems: Callable[[], Iterable[str]]) -> str:
     """The column of the images: by its name; else the only one of names of image files; else one of ids."""
     if found := usual(PATHS):
         return found
-    likely = [name for name in table.columns if (some := table.some(name)) and all(map(_is_image, some))]
+    likely = _of_images(table, stems)
+    if (found := usual(IDS)) and (found in likely or not likely):
+        return found
     if len(likely) > 1:
         raise _ask(table, "path", likely)
-    if likely or (found := usual(IDS)):
-        return likely[0] if likely else found
+    if likely:
+        return likely[0]
     problem = f"{table.name}: no column {PATH}; the columns are {some_of(list(table.columns), 9) or 'none'}"
     raise DataError(problem, Hint(text="--path-column NAME, or columns called path,label", python="path_column=..."))
+
+
+def _of_images(table: Listing, stems: Callable[[], Iterable[str]]) -> list[str]:
+    """The columns of names of image files; else those of stems of images, where some differ in each row these alone."""
+    some = {name: cells for name in table.columns if (cells := table.some(name))}
+    if likely := [name for name, cells in some.items() if all(map(_is_image, cells))]:
+        return likely
+    known = {*map(str.lower, stems())}
+    likely = [name for name, cells in some.items() if known.issuperset(cells)]
+    return [name for name in likely if len({*some[name]}) == len(some[name])] or likely
+
+
+def no_paths(table: Listing, column: str, stems: Callable[[], Iterable[str]] = frozenset) -> DataError | None:
+    """The error for a column of words that no image is called by; None where they are names of image files."""
+    words = table.some(column)
+    if any(map(_is_image, words)):
+        return None
+    likely = _of_images(table, stems)
+    problem = f"{table.name}: the column {column} holds no paths of images: {some_of([*dict.fromkeys(words)], 5)}"
+    seen = shlex.join(["head", "-n", "3", table.name]) if table.lines and Path(table.name).is_file() else ""
+    columns = f"a column of paths; the columns are {some_of([*table.columns], 9)}"
+    return DataError(problem, Hint({"path_column": likely[0]}) if likely else seen or columns)
 
 
 def _is_image(cell: str) -> bool:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from vitrail.data.columns import ALL, RawDataset, split_of
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.readers.folder import read_tree
-from vitrail.data.readers.manifest import listed_files
+from vitrail.data.readers.manifest import listed_files, stems_in
 from vitrail.data.shard_files import Words
 from vitrail.data.stores import EncodedImages, Tree, remembered, splits_of_files
 from vitrail.data.tables import PATH, PATHS, Listing, Roles, divided, find_roles, splits_in
@@ -66,13 +66,14 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
     if not sum(rows):
         raise DataError(f"{path} has no rows", "a table with an image in each row")
     listing = Listing(str(path), cells)
-    roles = find_roles(listing, layout, "" if column else None) if cells or not column else Roles()
+    tree = Tree(root)
+    stems = partial(stems_in, root, tree)
+    roles = find_roles(listing, layout, "" if column else None, stems) if cells or not column else Roles()
     if column:
         images, taken = _unpacked([*files], column, root)
         notes += [f"Images were unpacked into the user's cache, once: {byte_size(taken)}."] if taken else []
     else:
-        tree = Tree(root)
-        images = tree.images(listed_files(listing.texts(roles.path, role=PATH), root, listing, tree))
+        images = tree.images(listed_files(listing, roles.path, root, tree))
     of_row = [split for split, count in zip(files.values(), rows, strict=True) for _ in range(count)]
     if {*of_row} == {ALL} and roles.split:
         of_row, note = splits_in(listing, roles)

@@ -18,6 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from vitrail.data.images import ArrayImages, Images
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
-from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, divided, find_roles, splits_in
+from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, divided, find_roles, no_paths, splits_in
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
@@ -72,7 +73,8 @@ def read_list(path: Path, tree: Tree, layout: Layout = AS_FOUND) -> RawDataset:
         roles = Roles(SOURCE, split=SPLIT if SPLIT in table.columns else "")
     else:
         table = _json_listing(text, path) if suffix == ".jsonl" else _text_listing(text, path, suffix)
-        roles = find_roles(table, layout, "" if _pixels_in(table) else None) if len(table) else Roles()
+        stems = partial(stems_in, path.parent, tree)
+        roles = find_roles(table, layout, "" if _pixels_in(table) else None, stems) if len(table) else Roles()
     if not len(table):
         wanted = "pairs" if suffix == ".tsv" and not named else "images"
         hint = "one pair per line: source<TAB>target" if wanted == "pairs" else "one line per image: path,label"
@@ -114,22 +116,31 @@ def _inputs_of(table: Listing, roles: Roles, path: Path, tree: Tree) -> tuple[Im
     """
     if pixels := _pixels_in(table):
         return _pixel_images(table, pixels, path), []
-    values = table.texts(roles.path, role=PATH if roles.path != SOURCE else SOURCE)
     if roles.path == SOURCE:
-        return Texts(tuple(map(canonical, values))), []
-    files = listed_files(values, path.parent, table, tree)
+        return Texts(tuple(map(canonical, table.texts(SOURCE)))), []
+    files = listed_files(table, roles.path, path.parent, tree)
     repeated = 0 if len({*files}) == len(files) else sum(count > 1 for count in Counter(files).values())
     notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
     return tree.images(files), notes
 
 
-def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree) -> list[str]:
-    """The file of each cell, which is relative to a folder of a tree.
+def stems_in(folder: Path, tree: Tree) -> dict[str, list[Path]]:
+    """The images in a folder of a tree and below it, by their stems."""
+    from vitrail.data.readers.folder import image_files  # of ids alone
+
+    stems = dict[str, list[Path]]()
+    for each in image_files(folder, tree)[0]:
+        stems.setdefault(each.stem, []).append(each)
+    return stems
+
+
+def listed_files(table: Listing, column: str, folder: Path, tree: Tree) -> list[str]:
+    """The file of each cell of a column, which is relative to a folder of a tree.
 
     Raises:
-        DataError: Files are missing, or two have the stem that is wanted.
+        DataError: The column holds no paths, files are missing, or two have the stem that is wanted.
     """
-    root, known = str(folder), dict[str, set[str]]()
+    values, root, known = table.texts(column, role=PATH), str(folder), dict[str, set[str]]()
 
     def found(file: str) -> bool:
         """Whether it is there, by one look into each folder."""
@@ -148,11 +159,7 @@ def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree
             files[row] = os.path.join(root, values[row].replace("\\", "/"))
         missing = [row for row in missing if not found(files[row])]
     if missing and not any(values[row].lower().endswith(EXTENSIONS) for row in missing):
-        from vitrail.data.readers.folder import image_files  # of ids alone
-
-        stems = dict[str, list[Path]]()
-        for each in image_files(folder, tree)[0]:
-            stems.setdefault(each.stem, []).append(each)
+        stems = stems_in(folder, tree)
         for row in missing:
             likely = stems.get(values[row], ())
             if len(likely) > 1:
@@ -161,6 +168,8 @@ def listed_files(values: Sequence[str], folder: Path, table: Listing, tree: Tree
                 raise DataError(problem, "the path of the file in each line")
             files[row] = str(likely[0]) if likely else files[row]
         missing = [row for row in missing if values[row] not in stems]
+    if len(missing) == len(values) and (error := no_paths(table, column, partial(stems_in, folder, tree))):
+        raise error
     if missing:
         named = some_of([os.path.relpath(files[row], root) for row in missing], 5)
         problem = f"{table.name}: {len(missing)} of {len(values)} files are missing: {named}"

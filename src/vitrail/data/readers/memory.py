@@ -25,7 +25,7 @@ from vitrail.data.columns import ALL, LABEL, SPLITS, RawDataset, split_of
 from vitrail.data.images import FileImages, Images, evenly
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.stores import ItemImages
-from vitrail.data.tables import PATH, PATHS, Listing, Roles, classes_in_order, divided, find_roles, splits_in
+from vitrail.data.tables import PATH, PATHS, Listing, Roles, classes_in_order, divided, find_roles, no_paths, splits_in
 from vitrail.errors import DataError, Hint, raised_as, some_of
 
 BYTES = "bytes"  # of an image in a cell, beside its path
@@ -102,7 +102,7 @@ class Passed:
         for split in labelled:
             images, table, _ = self.parts[split]
             roles = Roles() if not table.columns else find_roles(table, layout, None if images is None else "")
-            images = _files(table.texts(roles.path)) if images is None else images
+            images = _files(table.texts(roles.path), no_paths(table, roles.path)) if images is None else images
             if wrong := [name for name, cells in table.columns.items() if len(cells) != len(images)]:
                 raise DataError(
                     f"{table.name}: {len(images)} images, but {len(table.columns[wrong[0]])} {wrong[0]}", WANTED
@@ -212,10 +212,12 @@ def _images_of(items: Sequence[Any], label: str) -> Images:
     return ItemImages(items.__getitem__, label, range(len(items)))
 
 
-def _files(paths: Sequence[str]) -> FileImages:
-    """Files, whose names are relative to the folder that all lie in; raises DataError where some are missing."""
+def _files(paths: Sequence[str], error: DataError | None = None) -> FileImages:
+    """Files, whose names are relative to the folder that all lie in; raises an error where all, or some are missing."""
     files = [Path(os.path.abspath(os.path.expanduser(path))) for path in paths]
     if missing := [path for path, file in zip(paths, files, strict=True) if not file.is_file()]:
+        if error and len(missing) == len(files):
+            raise error
         problem = f"{len(missing)} of {len(files)} files are missing: {some_of(missing, 5)}"
         raise DataError(problem, f"paths that are absolute, or relative to {Path.cwd()}")
     return FileImages(files, Path(os.path.commonpath([file.parent for file in files])))
