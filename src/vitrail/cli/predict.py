@@ -39,7 +39,7 @@ def run(options: Predict, command: str) -> int:
     together = BATCH if many else min(BATCH, len(options.inputs))
     model = load_model(options.run, options, together, options.inputs)
     search, texts, images = _search(options, model), list[str](), list[Images]()
-    classes = () if model.output.generates else model.output.names
+    classes = () if model.output.most is None else model.output.names
     if options.top is not None:
         if not classes:
             problem = f"--top {options.top} is for classes, but the model in {options.run} gives {model.task.help}"
@@ -82,7 +82,8 @@ def run(options: Predict, command: str) -> int:
     else:
         predictions, problems = _predict_here(model, images, texts, search, precision)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
-        found = Counter(str(next(iter(one.brief().values()))) for one in predictions) if classes else Counter()
+        said = (next(iter(one.brief().values())) for one in predictions)
+        found = Counter(name for each in said for name in ([each] if isinstance(each, str) else each) if classes)
         notes = [(one.name, note) for one in predictions for note in one.notes]
         if out is not None and predictions:
             from vitrail.jobs.answers import write_table

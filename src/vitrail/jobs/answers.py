@@ -215,7 +215,8 @@ def write_table(
             continue
         first, count = first or line, count + 1
         name, *said = line["row"].values()
-        classes.update(known.intersection(map(str, said[:1])))
+        word = str(said[0]) if said else ""
+        classes.update(known.intersection([word] if word in known else word.split("|")))  # of several labels each
         notes += [(name, note) for note in line["answer"].get("notes", ())]
         if keep:
             answers.append(line["answer"])
