@@ -76,6 +76,8 @@ WORDS = {"a.png": "ant, cat", "b.png": "zebra", "c.png": "", "d.png": "cat"}
         ("annotations/instances_train2017.json", "train2017", "train"),
         ("annotations/instances_val2017.json", "images/val2017", "validation"),
         ("train/_annotations.coco.json", "train", "train"),
+        ("annotations.json", "images", ALL),
+        ("instances_val2017.json", "val2017", "validation"),
     ],
 )
 def test_coco(tmp_path: Path, file: str, images: str, split: str) -> None:
@@ -92,13 +94,27 @@ def test_coco(tmp_path: Path, file: str, images: str, split: str) -> None:
     }
     assert raw.splits[split].column(LABELS).names == NAMES  # in their own order
     assert not any(str(tmp_path) in name for name in raw.splits[split].inputs.names())
-    if "/" in file:
+    if file != "some.json":
         folder = read(str(root))
         assert labels_of(folder) == labels_of(raw)
         before = folder.digest()
         (tmp_path / "elsewhere").mkdir()
         shutil.move(root, tmp_path / "elsewhere" / "set")
         assert read(str(tmp_path / "elsewhere" / "set")).digest() == before
+        packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "elsewhere" / "set")
+        with pytest.raises(DataError, match=Path(file).name):
+            read(packed)
+
+
+def test_json_of_others_beside_class_folders_is_left_aside(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        make_images(tmp_path / name, [f"{name}.png"])
+    for content in ("[]", '{"images": {}, "regions": []}'):
+        (tmp_path / "annotations.json").write_text(content)
+        assert labels_of(read(str(tmp_path)))[ALL] == {"ant.png": "ant", "bee.png": "bee"}
+    (tmp_path / "annotations.json").write_text('{"images": [')
+    with pytest.raises(DataError, match=r"annotations\.json"):
+        read(str(tmp_path))
 
 
 def test_coco_panoptic_and_captions(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,7 @@ class Format:
         options: Whether more may stand behind its name and a colon.
         suffixes: Of a file that it reads, in small letters.
         marks: A folder that holds one of these files is of this format; "." is in every folder, `*.x` is any file
-            that ends so, and `*/*.x` one in a folder in it; so `DIR/*.x` and `*/NAME`.
+            that ends so, and `*/*.x` one in a folder in it; so `DIR/*.x`, `*/NAME` and `NAME*.x`.
         served: Whether it may lie behind an http(s) address.
         columns: Whether it has columns that a person may name: its reader takes a `Layout` as well.
         sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
@@ -107,11 +108,11 @@ def _has(folder: Path, mark: str) -> bool:
     above, _, name = mark.rpartition("/")
     try:
         places = [each for each in folder.iterdir() if each.is_dir()] if above == "*" else [folder / above]
-        if not name.startswith("*"):
+        if "*" not in name:
             return any((place / name).exists() for place in places)
         for place in places:
             with os.scandir(place) as entries:
-                if any(entry.name.endswith(name[1:]) for entry in islice(entries, FEW if above == "*" else None)):
+                if any(fnmatchcase(entry.name, name) for entry in islice(entries, FEW if above == "*" else None)):
                     return True
     except OSError:  # whoever reads it says so
         pass
@@ -151,6 +152,7 @@ TARS = tuple(f"{at}*{TAR}" for at in IN_SPLITS)
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 ANNOTATIONS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
+AT_ROOT = ("annotations.json", "instances_*.json")  # COCO's where none of those are, or others' of the same name
 YOLO = ("data.yaml", "data.yml", "dataset.yaml")
 ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
 
@@ -172,7 +174,7 @@ FORMATS = (
     Format("arrays", _ARRAYS_HELP, _reader("readers.arrays"), suffixes=(".npz", ".npy"), marks=ARRAYS, columns=True),
     Format("metadata", _METADATA_HELP, _reader("readers.metadata"), marks=_BESIDE, columns=True),
     Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
-    Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=ANNOTATIONS),
+    Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=(*ANNOTATIONS, *AT_ROOT)),
     Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO),
     Format("archive", _ARCHIVE_HELP, _reader("readers.archive"), suffixes=(".zip", TAR), marks=TARS, columns=True),
     Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),

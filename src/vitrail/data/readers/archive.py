@@ -34,7 +34,9 @@ from vitrail.data.stores import EncodedImages, Tree, remembered
 from vitrail.errors import DataError, counted, raised_as
 
 LISTS = (".csv", ".tsv", ".jsonl")
-ANNOTATED = re.compile(r"/annotations/[^/]+\.json$|_annotations\.coco\.json$|/(data|dataset)\.ya?ml$")  # COCO, YOLO
+ANNOTATED = re.compile(  # COCO, YOLO
+    r"^/(annotations|instances_[^/]*)\.json$|/annotations/[^/]+\.json$|_annotations\.coco\.json$|/(data|dataset)\.ya?ml$"
+)
 ENCRYPTED = 1  # a flag of a member of a zip
 LOCAL = 30  # bytes before a member of a zip, and the lengths of its name and of more, which are their last ones
 
@@ -78,7 +80,7 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
         return read_described(tree, lists, layout)
     if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
         return found
-    if boxes := [path for path in tree.rows if ANNOTATED.search(path)]:
+    if boxes := [path for path in tree.rows if ANNOTATED.search(path.removeprefix(str(tree.root)))]:
         problem = f"{what} holds {boxes[0].removeprefix(f'{tree.root}/')}, and annotations are read in folders alone"
         raise DataError(problem, "unpack it, and name the folder")
     lists = [tree.root / name for name in tree.entries(tree.root) if name.lower().endswith(LISTS)]

@@ -1,10 +1,12 @@
 """Images whose labels are the categories of what is annotated in them, from COCO's JSON.
 
-It is one file, or a folder with `annotations/*.json` or with `train/_annotations.coco.json` (Roboflow). Boxes, masks
-and panoptic segments are read alike. Images lie beside the file, in `images`, or in a folder of the last word of its
-name, such as `train2017` of `instances_train2017.json`. Its name tells the split, else that of its folder.
+It is one file, or a folder with `annotations/*.json`, with `train/_annotations.coco.json` (Roboflow), or with
+`annotations.json` or `instances_*.json`; where these list no images, its class folders are read. Boxes, masks and
+panoptic segments are read alike. Images lie beside the file, in `images`, or in a folder of the last word of its name,
+such as `train2017` of `instances_train2017.json`. Its name tells the split, else that of its folder.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,8 @@ import numpy as np
 from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, Labels, RawDataset, Samples, split_of
 from vitrail.data.images import FileImages
 from vitrail.data.multiple import LabelSets
-from vitrail.data.sources import ANNOTATIONS
+from vitrail.data.readers.folder import read_folder
+from vitrail.data.sources import ANNOTATIONS, AT_ROOT
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.io import read_json
 from vitrail.text import canonical
@@ -42,7 +45,9 @@ def read_coco(what: str, data_root: Path | None = None) -> RawDataset:
     """
     path = Path(os.path.abspath(Path(what).expanduser()))  # not `resolve`: images lie where links seem to be
     root, found, order = path, dict[str, Categories](), dict[str, None]()
-    for file in _files_in(path) if path.is_dir() else [path]:
+    if not (files := _files_in(path) if path.is_dir() else [path]):
+        return read_folder(what)
+    for file in files:
         split = split_of(file.stem, among=True) or split_of(file.parent.name) or ALL
         if split in found:
             raise DataError(f"{path} has two files for one split, such as {file.name}", "the path of one of them")
@@ -57,7 +62,17 @@ def read_coco(what: str, data_root: Path | None = None) -> RawDataset:
 def _files_in(folder: Path) -> list[Path]:
     """The files of annotations in a folder: those of boxes where there are others, too."""
     files = sorted(file for mark in ANNOTATIONS for file in folder.glob(mark))
+    files = files or sorted(file for mark in AT_ROOT for file in folder.glob(mark) if _lists_images(file))
     return [file for file in files if file.name.startswith(BOXES)] or files
+
+
+def _lists_images(file: Path) -> bool:
+    """Whether JSON does so, as that of other tools under the same name does not; also where it cannot be read."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):  # whoever reads it says so
+        return True
+    return isinstance(content, dict) and isinstance(content.get("images"), list)
 
 
 def _parsed(file: Path) -> tuple[list[str], dict[str, set[str]]]:
