@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.sequence_models import text_model
+from vitrail.cli.main import VERBS, refuse_at_once
+from vitrail.cli.parse import parse
+from vitrail.errors import VitrailError
 
 KINDS, SUFFIXES = ("labelled", "bare", "table"), (".csv", ".tsv", ".jsonl")
 LISTS = [  # each kind and each suffix once; all of them in `make soak`
@@ -163,3 +167,29 @@ def test_what_names_no_images_is_refused_and_nothing_is_written(
     more = {"embed": ("--out", "f.npz"), "similar": (place / "photos",)}.get(verb, ())
     must_refuse(cli(verb, place / "model", name, *more), code, name)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_has_the_name_of_a_set_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By every verb that takes data; not where it is written as a path, nor a run of that name."""
+    monkeypatch.chdir(tmp_path)
+
+    def named(data: str) -> set[int]:
+        """How often each verb names the folder."""
+        every = f"train {data}; data check {data}; data show {data}; evaluate r {data}; predict r {data} {data}; "
+        every += f"explain r {data}; embed r {data} --out f.npz; similar r x.png {data}; distill {data} --teacher r"
+        counts = set[int]()
+        for words in map(str.split, every.split("; ")):
+            options = parse(VERBS[words[0]].options, words[0], words[1:])
+            with suppress(VitrailError):  # there is no model
+                refuse_at_once(options)
+            counts.add(capsys.readouterr().err.count("./digits"))
+        return counts
+
+    assert named("digits") == {0}
+    (tmp_path / "digits" / "a").mkdir(parents=True)
+    assert named("digits") == {1}
+    assert named("./digits") == {0}
+    (tmp_path / "digits" / "config.yaml").write_text("data: digits")
+    assert named("digits") == {0}

@@ -132,6 +132,13 @@ def columns(form: Callable[[Path], Any] = str) -> dict[str, Any]:
     return {"image": list(images), "species": list(labels), "patient": [number // 2 for number in range(18)]}
 
 
+def rows(cells: dict[str, Any]) -> list[dict[str, Any]]:
+    """One mapping an image, the last without a patient."""
+    found = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    del found[-1]["patient"]
+    return found
+
+
 def as_array(file: Path) -> Any:
     return np.asarray(decoded(file).convert("RGB"))
 
@@ -147,6 +154,8 @@ FILES: dict[str, Callable[[], Any]] = {  # by their files, of which the hash is 
     "columns of paths": columns,
     "columns of cells": lambda: columns(lambda file: {"bytes": file.read_bytes(), "path": None}),
     "columns of bytes": lambda: columns(Path.read_bytes),
+    "rows": lambda: rows(columns()),
+    "rows of cells": lambda: rows(columns(lambda file: {"bytes": file.read_bytes(), "path": None})),
     "a frame": lambda: Frame(columns()),
 }
 PIXELS: dict[str, Callable[[], Any]] = {

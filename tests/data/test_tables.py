@@ -1,6 +1,8 @@
 """Lists as people have them: any names, separators, encodings; which column is what; and what no list may hold."""
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
+from vitrail.tasks.task import unlabelled
 
 NUMBERS = range(24)
 SPECIES = [("bee", "ant", "cat")[number % 3] for number in NUMBERS]
@@ -220,9 +223,37 @@ def test_a_column_without_paths_is_named_with_the_one_that_has_them(photos: Path
         read(write(photos, "none.csv", table("image,label", "red{n},{s}")))
 
 
+def test_what_to_try_shows_the_fault_when_it_is_typed(photos: Path) -> None:
+    """The line that is wrong, where a missing file lies, the columns; or the same command with another option."""
+    half = ["path,label", *(f"{file},{'x' * (n != 4)}" for n, file in enumerate(files()))]
+    for rows, layout, shown in (
+        (half, Layout(), half[5]),
+        (["path,label", "p03.png,x"], Layout(), str(photos / "images/p03.png")),
+        (["path,label", "images/p00.png,x"], Layout(label_column="zzzz"), None),
+        (["Bild,Art", "x,y"], Layout(), "Bild,Art"),
+    ):
+        with pytest.raises(VitrailError) as caught:
+            read(write(photos, "bad.csv", rows), layout=layout).splits["all"].column("label")
+        hint = caught.value.hint
+        if isinstance(shown, str):
+            typed = shlex.split(hint.text, comments=True)
+            assert shown in subprocess.run(typed, capture_output=True, text=True, check=True).stdout.splitlines()
+        else:
+            assert (dict(hint.flags), list(hint.drop)) == ({}, ["label_column"])
+    listed = str(write(photos, "bad.csv", ["path", "images/p00.png"]))
+    typed = shlex.split(str(unlabelled(listed)), comments=True)
+    assert subprocess.run(typed, capture_output=True, text=True, check=True).stdout.split() == [
+        "path",
+        "images/p00.png",
+    ]
+    assert "#" not in unlabelled(str(photos))
+
+
 def test_an_id_of_two_files(tmp_path: Path) -> None:
     for folder in "ab":
         (tmp_path / folder).mkdir()
         Image.new("L", (4, 4)).save(tmp_path / folder / "same.png")
-    with pytest.raises(DataError, match=r"same.*a/same\.png.*b/same\.png"):
+    with pytest.raises(DataError, match=r"same.*a/same\.png.*b/same\.png") as caught:
         read(write(tmp_path, "ids.csv", ["id,label", "same,x"]))
+    typed = shlex.split(caught.value.hint.text, comments=True)
+    assert subprocess.run(typed, capture_output=True, text=True, check=True).stdout.strip() == "same,x"

@@ -267,10 +267,15 @@ def check_data_root(options: Any, root: Path) -> None:
     """Refuse a folder of named sets that is not there, where one of them is read."""
     from vitrail.data.roots import check_folder
 
-    named = (getattr(options, name, ()) for name in NAMES)
-    for word in (word for words in named for word in ([words] if isinstance(words, str) else words)):
+    for word in _data_of(options):
         if known := files_of(word):
             check_folder(known, root)
+
+
+def _data_of(options: Any) -> list[str]:
+    """The words that name data."""
+    named = (getattr(options, name, ()) for name in NAMES)
+    return [word for words in named for word in ([words] if isinstance(words, str) else words)]
 
 
 def check_network(size: str) -> None:
@@ -312,6 +317,10 @@ def refuse_at_once(options: Any) -> None:
     """
     if getattr(options, "print_launch", None):  # for machines elsewhere
         return
+    for word in dict.fromkeys(_data_of(options)) if _is_first() else ():
+        folder = Path(word)
+        if is_named(word) and folder.is_dir() and not ((folder / "config.yaml").is_file() or stated_by(word)):
+            warn(f"{word} is the set of that name, and not the folder here, which is ./{word}")
     resumes = getattr(options, "resume", "never") != "never"  # which needs nothing of what the run started from
     of_several: dict[str, Callable[[Any], object]] = {
         "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),

@@ -227,9 +227,10 @@ def files_of(what: str) -> str:
 
 
 def is_passed(data: object) -> TypeGuard[Items]:
-    """Whether this is an object that holds data, and not what names some: pairs, a data set, or columns."""
+    """Whether this is an object that holds data, and not what names some: pairs, rows, a data set, or columns."""
     if isinstance(data, list | tuple):
-        return len(data) > 0 and isinstance(data[0], list | tuple) and len(data[0]) == 2
+        pairs = len(data) > 0 and isinstance(data[0], list | tuple) and len(data[0]) == 2
+        return pairs or (len(data) > 0 and all(isinstance(each, Mapping) and each for each in data))
     has = all(hasattr(data, name) for name in ("__len__", "__getitem__"))
     return has and not isinstance(data, str | bytes | Path) and (hasattr(data, "columns") or not hasattr(data, "ndim"))
 

@@ -99,6 +99,17 @@ class Listing:
         """What a row is called in a message."""
         return f"{self.name}, row {row + 1}" if self.lines is None else f"{self.name}, line {self.lines[row]}"
 
+    def show(self, row: int, advice: str) -> str:
+        """A hint at a row: what shows its line, where it lies in a file of lines."""
+        if self.lines is None or not Path(self.name).is_file():
+            return advice
+        return f"{shlex.join(['sed', '-n', f'{self.lines[row]}p', self.name])}  # {advice}"
+
+    def first_lines(self) -> str:
+        """What shows its first lines; empty where it lies in no file of lines."""
+        shows = self.lines is not None and Path(self.name).is_file()
+        return shlex.join(["head", "-n", "3", self.name]) if shows else ""
+
     def texts(self, column: str, rows: Sequence[int] | None = None, role: str = "") -> list[str]:
         """The cells of some rows as text, without blanks around them.
 
@@ -124,7 +135,7 @@ class Listing:
             empty = [row for row, text in zip(known, found, strict=True) if not text]
             more = f", as in {len(empty) - 1:,} more of {len(found):,} lines" if len(empty) > 1 else ""
             what = role or column
-            hint = f"give it a {what} or remove the line"
+            hint = self.show(empty[0], f"give it a {what} or remove the line")
             raise DataError(f"{self.where(empty[0])}: the {what} is empty{more}", hint)
         return found
 
@@ -186,8 +197,9 @@ def find_roles(
         for name in wanted:
             if name not in table.columns:
                 close = nearest(name, table.columns)
-                there = Hint({option: close}) if close else f"one of {some_of(list(table.columns), 9)}"
-                raise UsageError(f"{table.name} has no column '{name}'", there)
+                there = f"; the columns are {some_of(list(table.columns), 9)}"
+                hint = Hint({option: close}) if close else Hint(drop=[option])
+                raise UsageError(f"{table.name} has no column '{name}'{there * (not close)}", hint)
         return wanted
 
     def usual(names: Sequence[str]) -> str:
@@ -223,7 +235,8 @@ def _path_of(table: Listing, usual: Any, stems: Callable[[], Iterable[str]]) -> 
     if likely:
         return likely[0]
     problem = f"{table.name}: no column {PATH}; the columns are {some_of(list(table.columns), 9) or 'none'}"
-    raise DataError(problem, Hint(text="--path-column NAME, or columns called path,label", python="path_column=..."))
+    around = shlex.join(["ls", "-A", str(Path(table.name).parent)])
+    raise DataError(problem, table.first_lines() or (around if Path(table.name).is_file() else "a column of images"))
 
 
 def _of_images(table: Listing, stems: Callable[[], Iterable[str]]) -> list[str]:
@@ -243,9 +256,8 @@ def no_paths(table: Listing, column: str, stems: Callable[[], Iterable[str]] = f
         return None
     likely = _of_images(table, stems)
     problem = f"{table.name}: the column {column} holds no paths of images: {some_of([*dict.fromkeys(words)], 5)}"
-    seen = shlex.join(["head", "-n", "3", table.name]) if table.lines and Path(table.name).is_file() else ""
     columns = f"a column of paths; the columns are {some_of([*table.columns], 9)}"
-    return DataError(problem, Hint({"path_column": likely[0]}) if likely else seen or columns)
+    return DataError(problem, Hint({"path_column": likely[0]}) if likely else table.first_lines() or columns)
 
 
 def _is_image(cell: str) -> bool:

@@ -13,10 +13,12 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
 
 import math
 import re
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
@@ -382,8 +384,14 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
         has = f"the columns {', '.join(columns)}" if columns else "no labels"
-        raise DataError(f"{data} has {has}", f"one of the columns {wanted}" if columns else UNLABELLED)
+        raise DataError(f"{data} has {has}", f"one of the columns {wanted}" if columns else unlabelled(data))
     return fitting[0]
+
+
+def unlabelled(data: str) -> str:
+    """A hint for data without labels: what shows the first lines of a list."""
+    is_list = Path(data).is_file() and Path(data).suffix.lower() in (".csv", ".tsv", ".txt", ".jsonl")
+    return shlex.join(["head", "-n", "3", data]) + "  # a column label is wanted" if is_list else UNLABELLED
 
 
 def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
@@ -402,7 +410,7 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
             raise DataError(problem, Hint({"task": "multilabel"}))
         problem = f"{data} has no column {task.column}, which the task {task.name} needs"
         problem += f"; its columns are {', '.join(columns) or 'none'}"
-        raise DataError(problem, f"data with a column {task.column}" if columns else UNLABELLED)
+        raise DataError(problem, f"data with a column {task.column}" if columns else unlabelled(data))
     return task
 
 

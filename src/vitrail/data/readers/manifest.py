@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -165,7 +166,7 @@ def listed_files(table: Listing, column: str, folder: Path, tree: Tree) -> list[
             if len(likely) > 1:
                 names = some_of([each.relative_to(folder).as_posix() for each in likely], 3)
                 problem = f"{table.where(row)}: '{values[row]}' is the stem of {counted(len(likely), 'file')}: {names}"
-                raise DataError(problem, "the path of the file in each line")
+                raise DataError(problem, table.show(row, f"write {likely[0].relative_to(folder).as_posix()} there"))
             files[row] = str(likely[0]) if likely else files[row]
         missing = [row for row in missing if values[row] not in stems]
     if len(missing) == len(values) and (error := no_paths(table, column, partial(stems_in, folder, tree))):
@@ -173,7 +174,9 @@ def listed_files(table: Listing, column: str, folder: Path, tree: Tree) -> list[
     if missing:
         named = some_of([os.path.relpath(files[row], root) for row in missing], 5)
         problem = f"{table.name}: {len(missing)} of {len(values)} files are missing: {named}"
-        raise DataError(problem, "write paths relative to the folder of the list")
+        look = shlex.join(["find", root, "-name", os.path.basename(files[missing[0]])])
+        hint = f"paths relative to {root or '.'}"
+        raise DataError(problem, f"{look}  # {hint}" if folder.is_dir() else hint)
     return files
 
 

@@ -2,6 +2,7 @@
 
     [(image, label), ...]                 an image is a path, a PIL image, or pixels: an array or a tensor
     a Dataset of torch                    map style, gives (image, label); its `classes` name numbers
+    [{"image": .., "label": ..}, ...]     rows, whose keys may differ
     {"image": [..], "label": [..]}        columns, as of a list; so a DataFrame, and a Dataset of the library datasets
     {"train": .., "test": ..}             any of these by split; so a DatasetDict
 
@@ -123,6 +124,8 @@ def _part_of(data: Any, label: str, layout: Layout) -> Part:
     """
     if not len(data):
         raise DataError(f"{label} is empty", "[(image, label), ...]")
+    if isinstance(data, list | tuple) and isinstance(data[0], Mapping):
+        data = {name: [row.get(name) for row in data] for name in dict.fromkeys(name for row in data for name in row)}
     names = getattr(data, "column_names", None) or getattr(data, "columns", None)
     if isinstance(data, Mapping) or names is not None:
         return _of_columns(data, list(data if names is None else names), label, layout)
