@@ -33,7 +33,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.multiple import LabelSets
 from vitrail.data.packing import pack
 from vitrail.data.sources import read, read_images
-from vitrail.errors import DataError, RunError, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError
 from vitrail.io import user_cache
 
 CLASSES = ("ant", "bee", "cow")
@@ -356,6 +356,15 @@ def test_a_moved_copy_is_known_for_what_it_is() -> None:
 def unpacked() -> list[str]:
     """The files of the user's cache that hold what was unpacked."""
     return sorted(file.name for file in (user_cache() / "opened").glob("*.bytes"))
+
+
+def test_a_column_without_paths_is_named_with_the_one_of_images(tmp_path: Path) -> None:
+    file = as_parquet(in_split("train"), tmp_path / "photos.parquet")
+    images, label = pq.read_schema(file).names[:2]
+    with pytest.raises(DataError, match=label) as caught:
+        read(str(file), layout=Layout(path_column=label))
+    assert isinstance(caught.value.hint, Hint)
+    assert caught.value.hint.flags == {"path_column": images}
 
 
 def test_a_table_is_unpacked_once_and_again_when_it_has_changed(tmp_path: Path) -> None:

@@ -249,12 +249,21 @@ def _of_images(table: Listing, stems: Callable[[], Iterable[str]]) -> list[str]:
     return [name for name in likely if len({*some[name]}) == len(some[name])] or likely
 
 
-def no_paths(table: Listing, column: str, stems: Callable[[], Iterable[str]] = frozenset) -> DataError | None:
-    """The error for a column of words that no image is called by; None where they are names of image files."""
+def no_paths(
+    table: Listing, column: str, stems: Callable[[], Iterable[str]] = frozenset, images: Sequence[str] = ()
+) -> DataError | None:
+    """The error for a column of words that no image is called by; None where they are names of image files.
+
+    Args:
+        table: The list.
+        column: Its column that was taken for the images.
+        stems: As for `find_roles`.
+        images: The columns that hold images themselves.
+    """
     words = table.some(column)
     if any(map(_is_image, words)):
         return None
-    likely = _of_images(table, stems)
+    likely = images or _of_images(table, stems)
     problem = f"{table.name}: the column {column} holds no paths of images: {some_of([*dict.fromkeys(words)], 5)}"
     columns = f"a column of paths; the columns are {some_of([*table.columns], 9)}"
     return DataError(problem, Hint({"path_column": likely[0]}) if likely else table.first_lines() or columns)

@@ -73,7 +73,7 @@ def read_hub(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND
         images, taken = _unpacked([*files], column, root)
         notes += [f"Images were unpacked into the user's cache, once: {byte_size(taken)}."] if taken else []
     else:
-        images = tree.images(listed_files(listing, roles.path, root, tree))
+        images = tree.images(listed_files(listing, roles.path, root, tree, _likely_in(next(iter(files)))))
     of_row = [split for split, count in zip(files.values(), rows, strict=True) for _ in range(count)]
     if {*of_row} == {ALL} and roles.split:
         of_row, note = splits_in(listing, roles)
@@ -126,6 +126,12 @@ def _rows_in(file: Path) -> int:
         return library.read_metadata(file).num_rows
 
 
+def _likely_in(file: Path) -> list[str]:
+    """The columns that could be images."""
+    with _parquet(file) as library:
+        return [field.name for field in library.read_schema(file) if IMAGE.fullmatch(str(field.type))]
+
+
 def _columns_in(
     path: Path, files: list[Path], layout: Layout
 ) -> tuple[str, dict[str, list[Any]], dict[str, tuple[str, ...]], list[str]]:
@@ -137,7 +143,7 @@ def _columns_in(
     """
     with _parquet(files[0]) as library:
         schema = library.read_schema(files[0])
-    likely = [field.name for field in schema if IMAGE.fullmatch(str(field.type))]
+    likely = _likely_in(files[0])
     usual = [name for name in (layout.path_column, *PATHS) if name in likely] or likely
     if len(likely) > 1 and usual == likely:
         problem = f"{path}: {some_of(likely, 5)} could each be the images"

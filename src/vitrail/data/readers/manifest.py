@@ -135,8 +135,8 @@ def stems_in(folder: Path, tree: Tree) -> dict[str, list[Path]]:
     return stems
 
 
-def listed_files(table: Listing, column: str, folder: Path, tree: Tree) -> list[str]:
-    """The file of each cell of a column, which is relative to a folder of a tree.
+def listed_files(table: Listing, column: str, folder: Path, tree: Tree, images: Sequence[str] = ()) -> list[str]:
+    """The file of each cell of a column, which is relative to a folder of a tree; other columns may hold images.
 
     Raises:
         DataError: The column holds no paths, files are missing, or two have the stem that is wanted.
@@ -169,7 +169,7 @@ def listed_files(table: Listing, column: str, folder: Path, tree: Tree) -> list[
                 raise DataError(problem, table.show(row, f"write {likely[0].relative_to(folder).as_posix()} there"))
             files[row] = str(likely[0]) if likely else files[row]
         missing = [row for row in missing if values[row] not in stems]
-    if len(missing) == len(values) and (error := no_paths(table, column, partial(stems_in, folder, tree))):
+    if len(missing) == len(values) and (error := no_paths(table, column, partial(stems_in, folder, tree), images)):
         raise error
     if missing:
         named = some_of([os.path.relpath(files[row], root) for row in missing], 5)
