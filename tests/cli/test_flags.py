@@ -156,6 +156,7 @@ FLAGS = {
         "--compare",
         "--methods",
         "--target",
+        "--top-labels",
         "--contrast",
         "--no-trust",
         "--full",

@@ -189,7 +189,7 @@ def test_names_of_strangers_are_no_markup(cli: Cli, tmp_path: Path) -> None:
     assert str(run) in trained.out
     answer = cli("evaluate", run)
     assert answer.code == 0, answer.err
-    classes = [line[:8].strip() for line in answer.out.splitlines()[3:]]
+    classes = [line[:8].strip() for line in answer.out.splitlines()[-4:]]
     assert sorted(classes) == sorted(names)
     page = ("--no-trust", "--count", 1, "--out", tmp_path / "page.html")
     explained = cli("explain", run, tmp_path / "data", *page)

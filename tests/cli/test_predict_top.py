@@ -25,7 +25,7 @@ def expected() -> dict[str, dict[str, float]]:
     model = vitrail.load(runs.run_of("digits"))
     images = sorted((runs.photographs() / "abc" / "val").glob("a/*.jpg"))
     with torch.no_grad():
-        fractions = model.network(model.tensor(images)).softmax(dim=1)
+        fractions = (model.network(model.tensor(images)) / model.output.temperature).softmax(dim=1)
     return {str(one): dict(zip(model.classes, row.tolist(), strict=True)) for one, row in zip(images, fractions)}  # noqa: B905
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
-from vitrail.tasks.by_class import figures_of
 from vitrail.tasks.calibration import (
     COVERAGE,
     FEWEST,
@@ -31,7 +30,6 @@ from vitrail.tasks.calibration import (
     stored,
 )
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
-from vitrail.tasks.losses import Given, Loss, class_loss
 from vitrail.tasks.task import (
     Example,
     Input,
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
     from vitrail.data.batches import Batch
     from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.linear import LinearFit
+    from vitrail.tasks.losses import Given, Loss
     from vitrail.tasks.target import ChosenTarget
 
 TOP = 5  # classes that a prediction names
@@ -212,12 +211,14 @@ class Classes(ShortRepr, Codec):
     def weighted(
         self,
         counts: Mapping[str, int],
-        given: Given = None,
+        given: "Given" = None,
         even: bool = False,
         tau: float = 0.0,
         smoothing: float = 0.0,
-    ) -> Loss:
+    ) -> "Loss":
         """See `vitrail.tasks.losses.class_loss`."""
+        from vitrail.tasks.losses import class_loss  # of a training alone
+
         return class_loss([counts.get(name, 0) for name in self.names], self.names, given, even, tau, smoothing)
 
     @property
@@ -374,6 +375,7 @@ class ClassMetrics(Metrics):
     def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """Accuracy and figures beside it, a row for each class, the confusion, and the images to look at."""
         from vitrail import pages  # of an evaluation alone; a prediction needs none
+        from vitrail.tasks.by_class import figures_of
 
         *_, probability = columns = np.hstack([np.zeros((7, 0)), *(each["columns"] for each in answers)])
         ids, true, predicted, before, inside, sizes = columns[:6].astype(np.int64)
