@@ -192,8 +192,9 @@ def test_they_are_stated() -> None:
 
 def test_the_page_says_what_the_model_answers_when_there_is_nothing_to_see() -> None:
     run = whole("digits")
-    (logits,) = vitrail.load(run).composites.values()
-    sure, best = (each.numpy() for each in logits.double().softmax(1).max(1))
+    model = vitrail.load(run)
+    (logits,) = model.composites.values()
+    sure, best = (each.numpy() for each in (logits.double() / model.output.temperature).softmax(1).max(1))
     (section,) = re.findall("(?s)<h2>What the model says.*?</section>", html.unescape((run / "run.html").read_text()))
     rows = re.findall(r'<th scope="row">(.)</th><td>(\d+)</td><td>(.*?)</td><td>(.*?)</td>', section)
     answers, counts = np.unique(best, return_counts=True)
