@@ -106,9 +106,9 @@ def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.
         assert abs(setup.probe_size(9000, 500, 120.0, 20.0, each, 1000.0) - count) <= 1, each
     trained: list[Batches] = []
 
-    def fit(network: Any, output: Any, train: Batches, held_out: Batches) -> Probed:
+    def fit(network: Any, output: Any, train: Batches, *others: Any) -> Probed:
         trained.append(train)
-        return fit_probe(network, output, train, held_out)
+        return fit_probe(network, output, train, *others)
 
     monkeypatch.setattr(setup, "fit_probe", fit)
     monkeypatch.setattr(setup, "probe_size", lambda count, *given: 100)

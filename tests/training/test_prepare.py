@@ -161,6 +161,7 @@ CHANGES = {
     "precision": ("bf16", "precision: fp32 -> bf16"),
     "compile": ("on", "compile: off -> on"),
     "background": (False, "background: True -> False"),
+    "calibration": (False, "calibration: True -> False"),
     "task": ("sequences", "task: classify -> sequences"),
     "init": ("weights.safetensors", "init: none -> weights.safetensors"),
     "patience": (3, "patience: 0 -> 3"),
