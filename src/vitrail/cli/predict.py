@@ -82,8 +82,8 @@ def run(options: Predict, command: str) -> int:
     else:
         predictions, problems = _predict_here(model, images, texts, search, precision)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
-        said = (next(iter(one.brief().values())) for one in predictions)
-        found = Counter(name for each in said for name in ([each] if isinstance(each, str) else each) if classes)
+        said = [next(iter(one.brief().values())) for one in predictions] if classes else []
+        found = Counter(name for each in said for name in ([each] if isinstance(each, str) else each))
         notes = [(one.name, note) for one in predictions for note in one.notes]
         if out is not None and predictions:
             from vitrail.jobs.answers import write_table
