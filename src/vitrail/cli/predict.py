@@ -39,7 +39,8 @@ def run(options: Predict, command: str) -> int:
     together = BATCH if many else min(BATCH, len(options.inputs))
     model = load_model(options.run, options, together, options.inputs)
     search, texts, images = _search(options, model), list[str](), list[Images]()
-    classes = () if model.output.most is None else model.output.names
+    sure = model.output.confidence is not None or model.output.most is not None  # else names are those of numbers
+    classes = model.output.names if sure else ()
     if options.top is not None:
         if not classes:
             problem = f"--top {options.top} is for classes, but the model in {options.run} gives {model.task.help}"
