@@ -243,3 +243,18 @@ def test_a_text_and_an_untested_map_claim_nothing() -> None:
     assert "some words" in written[0]
     assert "not tested" in written[1]
     assert summary_of(ImageView("a", samples.an_image(), None, [], [])) == ()
+
+
+def test_what_stays_sure_without_its_decisive_parts_rests_on_them_in_part(images: list[ImageView]) -> None:
+    """More than half of the probability is there without them: then nothing rests mainly on these."""
+    seen = set[bool]()
+    for explained in images:
+        (view, *_), said = explained.attributions, " ".join(summary_of(explained))
+        before = explained.sure_of(view)
+        if "This rests" not in said or view.replaced is None or before is None:
+            continue
+        stays = view.replaced[0].value > before / 2
+        seen.add(stays)
+        assert ("rests in part" in said) == stays
+        assert not (stays and "mainly" in said)
+    assert seen == {True, False}

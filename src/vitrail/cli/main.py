@@ -162,7 +162,7 @@ def run(arguments: list[str]) -> int:
         if page := guesses("missing").get(plain):
             run = words[0] if words and words[0][:1] not in DASHES else "runs/latest"
             hint = guesses("instead")[page].replace("'RUN'", repr(run)).replace("RUN", shlex.quote(run))
-            raise UsageError(f"vitrail has no verb '{name}', and nothing that does this", hint)
+            raise UsageError(f"vitrail has no verb '{name}', and nothing that does this (docs/limits.md)", hint)
         meant, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
         if meant is None and place is not None:
             meant, words = words[place], [name, *words[:place], *words[place + 1 :]]

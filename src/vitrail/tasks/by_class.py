@@ -100,7 +100,8 @@ def figures_of(
         held, size = int(sets[0].sum()), float(sets[1].mean())
         share, ends = held / len(sets[0]), wilson_interval(held, len(sets[0]))
         details["sets"] = {"coverage": COVERAGE, "value": share, "interval": list(ends), "mean_size": size}
-        what = f"sets of {percent_in_words(COVERAGE)} (of {number(size, 3)} classes on average) hold the true class"
+        many = "class" if size == 1 else "classes"
+        what = f"sets of {percent_in_words(COVERAGE)} (of {number(size, 3)} {many} on average) hold the true class"
         named.append(("", what, share, ends))
     for key, words, value, ends in named:
         details |= {key: {"value": value, "interval": list(ends)}} if key else {}

@@ -66,7 +66,10 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
     if trust.verdict == "weak":
         return f"This may rest {rests}", f"But {as_good}." if (trust.faithful or 0) > FAITHFUL else NO_SCALE, RIGHT
     matter = "a little" if trust.verdict != "supported" else "to the model"
-    return f"This rests {'mainly ' * where.startswith('the ')}{rests}", f"So these parts matter {matter}.", RIGHT
+    before, left = explained.sure_of(view), None if view.replaced is None else view.replaced[0].value
+    stays = before is not None and left is not None and left > before / 2  # most of it is there without these parts
+    how = "in part " if stays else "mainly " * where.startswith("the ")
+    return f"This rests {how}{rests}", f"So these parts matter {matter}.", RIGHT
 
 
 def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
