@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.errors import counted
 from vitrail.tasks.by_class import DRAWS, calibration_row, reliability_of
 from vitrail.tasks.calibration import reliability
-from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32
+from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -119,11 +119,7 @@ class MultiLabelMetrics(Metrics):
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The summed loss; of each image its number, its labels (None where unknown) and the outputs."""
-        outputs = at_least_fp32(network(batch.inputs)).detach().cpu()
-        labels = batch.labels.cpu()
-        known = [[None if value != value else value for value in row] for row in labels.tolist()]
-        loss = float(self.output.loss(outputs.double(), labels, "sum"))
-        return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
+        return answers_in_rows(self.output, network, batch)
 
     def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """Mean average precision, F1 over all pairs and by label, a row for each label, and images to look at."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import counted
-from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, at_least_fp32
+from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, answers_in_rows
 from vitrail.text import number
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ class NumberMetrics(Metrics):
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The summed loss; of each image its number, targets (None where unknown) and outputs."""
-        outputs, targets = at_least_fp32(network(batch.inputs)).detach().cpu().double(), batch.labels.cpu().double()
-        known = [[None if value != value else value for value in row] for row in targets.tolist()]
-        loss = float(self.output.loss(outputs, targets, "sum"))
-        return {"loss": loss, "ids": batch.ids.tolist(), "targets": known, "outputs": outputs.tolist()}
+        return answers_in_rows(self.output, network, batch)
 
     def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """Errors of each number with their intervals, what they explain of the spread, and images to look at."""
@@ -46,7 +43,7 @@ class NumberMetrics(Metrics):
         ids = np.array([row for each in answers for row in each["ids"]], np.int64)
         outputs, targets = (
             torch.tensor([row for each in answers for row in each[of]], dtype=torch.float64).reshape(-1, codec.outputs)
-            for of in ("outputs", "targets")
+            for of in ("outputs", "labels")
         )
         errors = codec.error(outputs, targets).numpy()
         found, true = codec.in_unit(outputs).numpy(), codec.in_unit(targets).numpy()

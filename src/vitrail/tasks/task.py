@@ -422,6 +422,14 @@ def at_least_fp32(outputs: Tensor) -> Tensor:
     return outputs if outputs.dtype.itemsize > 4 else outputs.float()
 
 
+def answers_in_rows(output: Codec, network: nn.Module, batch: "Batch") -> dict[str, Any]:
+    """The summed loss; of each image its number, its several labels (None where unknown) and its outputs, as JSON."""
+    outputs, labels = at_least_fp32(network(batch.inputs)).detach().cpu().double(), batch.labels.cpu()
+    known = [[None if value != value else value for value in row] for row in labels.tolist()]
+    loss = float(output.loss(outputs, labels, "sum"))
+    return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
+
+
 def unit_of(input: Input) -> str:
     """What one sample is called, in the singular."""
     return "image" if isinstance(input, Preprocessing) else "pair"
