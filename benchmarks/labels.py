@@ -159,10 +159,13 @@ def rare(folder: Path) -> None:
             found[name].append(row)
             print(f"seed {seed} {name}: " + ", ".join(f"{value:.4f}" for value in row), flush=True)
     base = np.array(found["plain"])
+    print("| | recall | balanced accuracy | of plain, threshold moved to that recall | average precision | ECE | won |")
+    print("|---|---|---|---|---|---|---|")
     for name, rows in found.items():
-        means, own = np.array(rows).mean(axis=0), np.array(rows)
-        won = [(own[:, 0] > base[:, 0]).sum(), (own[:, 1] >= own[:, 2]).sum(), (own[:, 3] >= base[:, 3]).sum()]
-        print(f"{name}: recall, balanced accuracy, at equal recall, AP, ECE {means.round(4)}; not worse in {won} seeds")
+        own = np.array(rows)
+        won = (own[:, 0] > base[:, 0]) & (own[:, 1] >= own[:, 2]) & (own[:, 3] >= base[:, 3])
+        cells = [f"{each.mean():.4f} ({each.min():.4f} to {each.max():.4f})" for each in own.T]
+        print(f"| {name} | {' | '.join(cells)} | {won.sum()} of {SEEDS} |")
 
 
 def ece(odds: np.ndarray, truth: np.ndarray) -> float:
