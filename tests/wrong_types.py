@@ -32,6 +32,7 @@ HELD = {
     "data": {"Dataset", "Match", "Packed", "Split"},
     "tasks": {
         "Agreement",
+        "AttributesPrediction",
         "ClassPrediction",
         "Example",
         "FeaturePrediction",
@@ -108,6 +109,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "Preprocessing.normalise": (model.preprocessing.normalise, {"pixels": torch.zeros(1, 3, 2, 2).byte()}),
         "Classes": (vitrail.Classes, {"names": ("a", "b")}),
         "Classes.index": (model.output.index, {"word": "a"}),
+        "Attributes": (tasks.Attributes, {"columns": ("a", "b"), "classes": (("x", "y"), ("z", "w"))}),
         "MultiLabels": (tasks.MultiLabels, {"names": ("a", "b")}),
         "Standardized": (tasks.Standardized, {"names": ("a",), "means": (0.0,), "deviations": (1.0,)}),
         "Vocabulary": (vitrail.Vocabulary, {"tokens": ("a", "b")}),

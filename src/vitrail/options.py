@@ -18,7 +18,7 @@ from vitrail.errors import Hint, UsageError
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
 # tests/cli/test_flags.py compares these names and those in help texts with their tables, which are not imported here
-LEARNT = "classify", "multilabel", "regression", "sequences"  # the tasks
+LEARNT = "classify", "multilabel", "attributes", "regression", "sequences"  # the tasks
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "
@@ -126,8 +126,8 @@ class DataOptions(LayoutOptions):
     """What is learnt, from which data, and by which recipe.
 
     Attributes:
-        task: The task: classify (a column label), multilabel (a column labels), regression (a column number) or
-            sequences (a column text); auto takes what the columns allow.
+        task: The task: classify (a column label), multilabel (a column labels), attributes (a column attributes),
+            regression (a column number) or sequences (a column text); auto takes what the columns allow.
         split_seed: Seed of the choice of held-out images, where the data have no split of their own; default: 0.
         fractions: How data without splits are divided: 80/10/10 for training, validation and test, or 90/10 without
             test; default: a tenth is held out for validation.

@@ -29,10 +29,11 @@ from vitrail.cli.args import Data
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
 from vitrail.data import packing, shard_files
-from vitrail.data.columns import Labels, Texts
-from vitrail.data.images import FileImages, Images
+from vitrail.data.columns import Column, Labels, RawDataset, Samples, Texts, Values
+from vitrail.data.images import ArrayImages, FileImages, Images
 from vitrail.data.layout import Layout
 from vitrail.data.loader import StreamedLoader
+from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.packing import Packed, pack
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
@@ -91,6 +92,27 @@ def test_names_columns_and_bytes_are_those_of_the_data(photo_folder: Path, tmp_p
     assert isinstance(listed.splits["test"].columns["weight"], Texts)
     data = [open_set(str(each)) for each in (photo_folder, tmp_path / f"packed-{photo_folder.name}")]
     assert data[0].fingerprint == data[1].fingerprint
+
+
+def test_columns_of_several_labels_numbers_or_classes_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.zeros((3, 8, 8), np.uint8)
+    columns: dict[str, Column] = {
+        "labels": LabelSets.of([["dog"], [], ["cat", "dog"]]),
+        "number": Quantities(np.array([[1.0, np.nan], [2.5, 3.0], [0.0, 1.0]]), ("length", "width")),
+        "attributes": ClassColumns.of({"colour": ["red", "", "blue"], "shape": ["round", "star", "star"]}),
+    }
+    raw = RawDataset("three", {"train": Samples(ArrayImages(pixels, "three"), columns)})
+    monkeypatch.setattr(packing, "read", lambda *names, **options: raw)
+    pack("three", tmp_path / "packed")
+    found = read(str(tmp_path / "packed")).splits["train"]
+    for name, column in columns.items():
+        same = found.column(name)
+        assert isinstance(same, Values)
+        assert isinstance(column, Values)
+        assert (type(same), same.named) == (type(column), column.named)
+        assert np.array_equal(same.values, column.values, equal_nan=name == "number")
 
 
 def test_columns_and_groups_that_are_named_are_packed_under_their_usual_names(tmp_path: Path) -> None:

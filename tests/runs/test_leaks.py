@@ -22,12 +22,12 @@ from tests.training import tiny
 from vitrail.data import loader
 from vitrail.data.columns import GROUP, Samples, Texts
 from vitrail.data.layout import Layout
-from vitrail.data.loader import OF_GROUP, OF_PICTURE
+from vitrail.data.loader import OF_GROUP, OF_PICTURE, no_contents
 from vitrail.data.pictures import picture_hash
 from vitrail.runs.data import Run
 from vitrail.runs.evaluate import NO_GROUPS, group_by_group
 from vitrail.runs.known import TrainedOn
-from vitrail.runs.leaks import FEWEST, TOO_FEW, clustered_interval, set_apart
+from vitrail.runs.leaks import FEWEST, TOO_FEW, by_groups, clustered_interval, set_apart
 from vitrail.tasks import Result
 from vitrail.tasks.classify import ACCURACY
 from vitrail.tasks.residuals import MEAN_ERROR
@@ -248,6 +248,14 @@ def test_groups_of_copies_count_as_one_image_each() -> None:
     all_right = clustered_interval(np.ones(90, bool), np.repeat(np.arange(10), 9))
     assert 0.6 < all_right.interval[0] < wilson_interval(10, 10)[0]
     assert clustered_interval(np.ones(9, bool), np.zeros(9, int)).interval == (0.0, 1.0)
+
+
+def test_an_interval_by_group_is_of_fractions_of_images_that_are_right_alone() -> None:
+    contents, errors = no_contents(60), np.random.default_rng(3).random(60) * (np.arange(60) % 2)
+    contents[:, OF_GROUP] = np.random.default_rng(4).integers(0, 255, (20, contents[:, OF_GROUP].shape[1])).repeat(3, 0)
+    found = fraction_result(ACCURACY, errors, "image", "told right", 0.0, {})
+    assert by_groups(found, contents).details["by_group"]["groups"] == 20
+    assert "by_group" not in by_groups(replace(found, value=1 - float(errors.mean())), contents).details
 
 
 def test_each_group_has_a_figure_of_its_own() -> None:

@@ -18,11 +18,10 @@ from vitrail.check.groups import Grouping, found_groups, given_groups
 from vitrail.check.neighbours import groups_by_features, kept_features
 from vitrail.check.survey import KINDS, MODES, Survey, quick_survey, survey
 from vitrail.check.suspects import ByModel, look_by_model
-from vitrail.data.columns import ALL, GROUP, LABEL, LABELS, NUMBER, SPLITS, TRAIN, RawDataset
+from vitrail.data.columns import ALL, ATTRIBUTES, GROUP, LABEL, LABELS, NUMBER, SPLITS, TRAIN, RawDataset
 from vitrail.data.dataset import divide
 from vitrail.data.images import Images, convert_mode
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
-from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import Data, is_passed, read
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.embed import Progress
@@ -241,7 +240,7 @@ def _look(raw: RawDataset, name: str, layout: Layout, of: Survey, progress: Prog
 
 def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:
     """The class of each image, or its classes."""
-    name = next((name for name in (LABEL, LABELS) if name in raw.columns()), None)
+    name = next((name for name in (LABEL, LABELS, ATTRIBUTES) if name in raw.columns()), None)
     if name is None:
         return ("",) * len(of)
     columns = [samples.column(name) for samples in raw.splits.values()]
@@ -250,7 +249,7 @@ def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:
 
 def _classes_of(raw: RawDataset) -> dict[str, dict[str, int]]:
     """How many images of each class each split has; none of numbers, which are no classes."""
-    name = next((name for name in raw.columns() if name in (LABEL, LABELS, NUMBER)), None)
+    name = next((name for name in raw.columns() if name in (LABEL, LABELS, ATTRIBUTES, NUMBER)), None)
     name = None if name == NUMBER else name
     counts = {split: samples.column(name).counts() for split, samples in raw.splits.items()} if name else {}
     every = dict.fromkeys(sorted({label for of in counts.values() for label in of}))
@@ -327,11 +326,13 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
         raise DataError(f"no image of {seen.data} can be read, so that there is none to list", Hint(drop=["fix_split"]))
     sides = _divided(raw, seen, units) if ALL in raw.splits else _as_given(seen, units)
     own = dict(zip(of.splits, raw.splits.values(), strict=True))
-    columns = [name for name in raw.columns() if name != GROUP]
+    same = [name for name in raw.columns() if name in (LABEL, ATTRIBUTES, NUMBER)]  # of one list, read in two ways
+    columns = [name for name in raw.columns() if name not in (GROUP, *same[1:])]
+    heads = [head for name in columns for head in next(iter(raw.splits.values())).column(name).cells(0, name)]
     found = {each.kind: each.members for each in seen.groupings if each.layout is None}
     text, count, folder = io.StringIO(), dict.fromkeys(SPLITS, 0), out.absolute().parent
     write = csv.writer(text, lineterminator="\n")
-    write.writerow(["path", *columns, "split", GROUP, *found])
+    write.writerow(["path", *heads, "split", GROUP, *found])
     sizes = np.bincount(units)
     names = _names_of_units(seen, units)
     for row in np.flatnonzero(of.readable).tolist():
@@ -339,7 +340,7 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
         images = own[split].images
         file = images.file(index) or _copied(images, index, out.with_suffix(""))
         path = Path(os.path.relpath(file.absolute(), folder)).as_posix()
-        values = [_word(own[split].column(name), index) for name in columns]
+        values = [cell for name in columns for cell in own[split].column(name).cells(index, name).values()]
         group = names[units[row]] if sizes[units[row]] > 1 else ""
         write.writerow([path, *values, sides[row], group, *(each[row] for each in found.values())])
         count[sides[row]] += 1
@@ -347,13 +348,6 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     moved = 0 if ALL in raw.splits else sum(seen.sides[row] != sides[row] for row in np.flatnonzero(of.readable))
     splits = {split: number for split, number in count.items() if number}
     return {"out": str(out), "splits": splits, "moved": moved, "left_out": len(of.problems)}
-
-
-def _word(column: Any, index: int) -> str:
-    """A value as a list has it; several labels with a bar between."""
-    if isinstance(column, LabelSets):
-        return "|".join(column.labels(index))
-    return column.word(index)
 
 
 def _names_of_units(seen: Looked, units: np.ndarray) -> dict[int, str]:

@@ -30,6 +30,7 @@ from vitrail.text import ShortRepr, canonical, canonical_texts
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
 LABELS = "labels"  # several labels an image: see `multiple.LabelSets`
 NUMBER = "number"  # numbers of an image: see `multiple.Quantities`
+ATTRIBUTES = "attributes"  # a class of each of several columns: see `multiple.ClassColumns`
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
 PADDING, BEGIN, END = 0, 1, 2
 FIRST = 3  # the id of the first token
@@ -54,6 +55,10 @@ class Column(ABC):
     def word(self, index: int) -> str:
         """The value of a sample, for people."""
         return str(self.take(np.array([index]))[0])
+
+    def cells(self, index: int, name: str) -> dict[str, str]:
+        """The value of a sample as a list has it, by its columns; `name` is what this column is called."""
+        return {name: self.word(index)}
 
     def counts(self) -> dict[str, int]:
         """How many samples each class has; empty where there are none."""
@@ -102,6 +107,11 @@ class Values(ShortRepr, Column):
 
     values: NDArray[Any]
 
+    @property
+    def named(self) -> tuple[Any, ...]:
+        """The names that belong to its values, as it takes them behind these; nothing where they have none."""
+        return ()
+
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.values)
@@ -142,6 +152,11 @@ class Labels(Values):
         if len(self.values) and not (self.values.min() >= 0 and self.values.max() < len(self.names)):
             problem = f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names"
             raise UsageError(problem, f"labels from 0 to {len(self.names) - 1}")
+
+    @property
+    def named(self) -> tuple[Any, ...]:
+        """The names of the classes."""
+        return (self.names,)
 
     @staticmethod
     def of(names: Sequence[str]) -> "Labels":

@@ -1,8 +1,8 @@
-"""Columns with several values for each sample: labels, of which it may have some, and numbers."""
+"""Columns with several values for each sample: labels, of which it may have some, numbers, and classes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
@@ -35,6 +35,11 @@ class LabelSets(Values):
             problem = f"{self.values.shape[1:]} labels a sample for {len(self.names)} names"
             raise UsageError(problem, "one column for each name")
 
+    @property
+    def named(self) -> tuple[Any, ...]:
+        """The names."""
+        return (self.names,)
+
     @staticmethod
     def of(sets: Sequence[Iterable[str]]) -> "LabelSets":
         """The column that names some labels for each sample; they are sorted by name."""
@@ -52,6 +57,10 @@ class LabelSets(Values):
     def word(self, index: int) -> str:
         """The same in one text."""
         return ", ".join(self.labels(index))
+
+    def cells(self, index: int, name: str) -> dict[str, str]:
+        """The names of its labels with bars between, as a list has them."""
+        return {name: "|".join(self.labels(index))}
 
     def strata(self) -> Int64[np.ndarray, " n"]:
         """The number of the rarest label of each sample; samples without any are of one more."""
@@ -86,9 +95,19 @@ class Quantities(Values):
             problem = f"{self.values.shape[1:]} numbers a sample for {len(self.names)} names"
             raise UsageError(problem, "one column for each name")
 
+    @property
+    def named(self) -> tuple[Any, ...]:
+        """The names."""
+        return (self.names,)
+
     def word(self, index: int) -> str:
         """Its numbers; of one that nobody knows nothing."""
-        return ", ".join("" if np.isnan(value) else f"{value:.15g}" for value in self.values[index].tolist())
+        return ", ".join(self.cells(index, "").values())
+
+    def cells(self, index: int, name: str) -> dict[str, str]:
+        """Each of its numbers, in a column of its own."""
+        values = ("" if np.isnan(value) else f"{value:.15g}" for value in self.values[index].tolist())
+        return dict(zip(self.names, values, strict=True))
 
     def strata(self) -> Int64[np.ndarray, " n"]:
         """The tenth in which the first number of each lies; samples where it is not known are of one more."""
@@ -96,3 +115,73 @@ class Quantities(Values):
         known = ~np.isnan(first)
         ends = np.unique(np.quantile(first[known], np.arange(1, 10) / 10)) if known.any() else first[:0]
         return np.where(known, np.searchsorted(ends, first, side="right"), len(ends) + 1)
+
+
+@typed
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassColumns(Values):
+    """A class of each of several columns, such as colour and shape, for each sample.
+
+    Args:
+        values: (n, columns), the number of the class in its column; -1 where nobody knows.
+        names: What each column is called.
+        classes: The names of the classes of each, by number.
+    """
+
+    values: Int64[np.ndarray, "n columns"]
+    names: tuple[str, ...]
+    classes: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Check that every column and every value has a name."""
+        object.__setattr__(self, "names", canonical_texts(self.names))
+        object.__setattr__(self, "classes", tuple(map(canonical_texts, self.classes)))
+        counts = np.array([len(each) for each in self.classes], np.int64)
+        if not self.values.shape[1:] == counts.shape == (len(self.names),) or (self.values >= counts).any():
+            problem = f"{self.values.shape[1:]} columns of classes for {len(self.names)} names"
+            raise UsageError(problem, "a name for each column, and for each of its classes")
+
+    @property
+    def named(self) -> tuple[Any, ...]:
+        """The names of columns and classes."""
+        return self.names, self.classes
+
+    @staticmethod
+    def of(columns: Mapping[str, Sequence[str]]) -> "ClassColumns":
+        """The column of some cells by the name of their column; empty ones are not known, classes sorted by name."""
+        found = {name: [canonical(cell) for cell in cells] for name, cells in columns.items()}
+        classes = tuple(tuple(sorted({*cells} - {""})) for cells in found.values())
+        places = [{"": -1, **{word: place for place, word in enumerate(each)}} for each in classes]
+        rows = [[places[n][cell] for cell in cells] for n, cells in enumerate(found.values())]
+        return ClassColumns(np.array(rows, np.int64).T, tuple(found), classes)
+
+    def cells(self, index: int, name: str) -> dict[str, str]:
+        """Each of its classes, in a column of its own."""
+        pairs = zip(self.names, self.classes, self.values[index].tolist(), strict=True)
+        return {column: classes[number] if number >= 0 else "" for column, classes, number in pairs}
+
+    def word(self, index: int) -> str:
+        """Its classes, such as `colour=red`; of a column of which nobody knows it nothing."""
+        return ", ".join(f"{column}={name}" for column, name in self.cells(index, "").items() if name)
+
+    def flags(self) -> LabelSets:
+        """The same as labels that are there or not, such as `colour=red`."""
+        known = [
+            (self.values[:, n, None] >= 0, self.values[:, n, None], len(own)) for n, own in enumerate(self.classes)
+        ]
+        there = [np.where(is_known, at == np.arange(count), -1) for is_known, at, count in known]
+        return LabelSets(np.concatenate(there, axis=1).astype(np.int8), flat_names(self.names, self.classes))
+
+    def strata(self) -> Int64[np.ndarray, " n"]:
+        """The number of the rarest class of each sample, among those of all columns."""
+        return self.flags().strata()
+
+    def counts(self) -> dict[str, int]:
+        """How many samples each class of each column has."""
+        return self.flags().counts()
+
+
+def flat_names(columns: Sequence[str], classes: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What the classes of several columns are called beside each other: `colour=red`."""
+    return tuple(f"{column}={name}" for column, own in zip(columns, classes, strict=True) for name in own)

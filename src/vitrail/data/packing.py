@@ -241,7 +241,7 @@ def _digest(raw: RawDataset) -> str:
     for split, samples in raw.splits.items():
         state.update(f"{split} {len(samples)} ".encode() + samples.images.digest())
         for name, column in samples.columns.items():
-            names = column.names if isinstance(column, Labels) else ()
+            names = (str(one) for each in (column.named if isinstance(column, Values) else ()) for one in each)
             state.update("\0".join([name, *names]).encode("utf-8", "surrogateescape") + column.digest())
     return state.hexdigest()
 
@@ -290,8 +290,9 @@ def _files_of(
     values, found = dict[str, Any](), [image]
     for name, column in samples.columns.items():
         value = column.take(np.array([index], np.int64))[0]
-        if isinstance(column, Labels):
-            value = column.names[value]
+        if isinstance(column, Values) and column.named:
+            values |= column.cells(index, name)
+            continue
         values[name] = value if isinstance(value, str) else np.asarray(value).tolist()
     if isinstance(samples.columns.get(LABEL), Labels):
         found.append(("cls", str(classes[values[LABEL]]).encode()))

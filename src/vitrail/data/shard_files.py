@@ -28,6 +28,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from vitrail.data.columns import ALL, SPLITS, Column, Labels, Texts, Values
 from vitrail.data.images import HASH
+from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, Hint, UsageError, raised_as
 from vitrail.io import to_json, write_file, writing
@@ -37,6 +38,14 @@ PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
 AT_ONCE = 2**16  # texts that are gathered
 BLOCK = 512  # of a tar file
 BESIDE = ".json"  # of the file beside a shard, until all are written
+
+Kind = Literal["labels", "sets", "numbers", "classes", "values", "texts"]
+NAMED: Mapping[Kind, type[Values]] = {  # kinds of columns whose values have names
+    "labels": Labels,
+    "sets": LabelSets,
+    "numbers": Quantities,
+    "classes": ClassColumns,
+}
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 
@@ -63,12 +72,14 @@ class ColumnEntry:
     Attributes:
         name: Of the column.
         kind: Of its values.
-        classes: Of labels, by number.
+        classes: Of labels, by number; the names of several labels, of numbers, or of columns of classes.
+        of: The classes of each of these columns.
     """
 
     name: str
-    kind: Literal["labels", "texts", "values"]
+    kind: Kind
     classes: tuple[str, ...] = ()
+    of: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,8 +192,8 @@ def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[
             arrays |= {at: words.content, f"{at}.ends": words.ends}
             continue
         assert isinstance(column, Values)
-        labelled = isinstance(column, Labels)
-        entries.append(ColumnEntry(name, "labels", column.names) if labelled else ColumnEntry(name, "values"))
+        kind: Kind = next((kind for kind, own in NAMED.items() if isinstance(column, own)), "values")
+        entries.append(ColumnEntry(name, kind, *column.named))
         arrays[at] = column.values
     tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
     return tensors_to_bytes(tensors), tuple(entries)
@@ -281,12 +292,13 @@ def _words(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Words:
 
 def _column(arrays: Mapping[str, NDArray[Any]], at: str, entry: ColumnEntry, part: ShardPart) -> Column:
     if entry.kind == "labels":
-        return Labels(_whole(arrays, at, part.images), entry.classes)
+        _whole(arrays, at, part.images)
     if entry.kind == "texts":
         words = _words(arrays, at, part.images)
         return Texts(tuple(words[index] for index in range(len(words))))
     _must(arrays[at].shape[:1] == (part.images,), f"the column {entry.name} does not have one value per image")
-    return Values(arrays[at])
+    named = (entry.classes, entry.of) if entry.of else (entry.classes,)
+    return NAMED[entry.kind](arrays[at], *named) if entry.kind in NAMED else Values(arrays[at])
 
 
 # ---- one shard: put together, written whole, and found again when packing continues

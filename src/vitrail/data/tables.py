@@ -5,7 +5,8 @@ the only column that can be it. Numbers of rows, coordinates and ids are never a
 an error names both; what was taken under another name than its own is said in one sentence.
 
     path    the image: a file, or an id that is the stem of an image below the folder of the list, under any name
-    label   a class; several labels an image as `a|b`, as a list in JSON, or as columns of 0 and 1
+    label   a class; several labels an image as `a|b`, as a list in JSON, or as columns of 0 and 1; a class of each of
+            several columns
     split   train, validation, test; `is_valid`, yes or no; `fold`, of which the first is for validation
     group   what images belong to: a patient, a recording, a scene
 """
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.columns import (
     ALL,
+    ATTRIBUTES,
     GROUP,
     LABEL,
     LABELS,
@@ -39,7 +41,7 @@ from vitrail.data.columns import (
 )
 from vitrail.data.images import Images
 from vitrail.data.layout import Layout
-from vitrail.data.multiple import LabelSets, Quantities
+from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.sources import EXTENSIONS
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 
@@ -302,7 +304,8 @@ def _is_number(cell: str) -> bool:
 def _ask(table: Listing, role: str, likely: Sequence[str]) -> UsageError:
     """That several columns could be it."""
     problem = f"{table.name}: {some_of(list(likely), 5)} could each be the {role}"
-    return UsageError(problem, Hint({f"{role}_column": likely[0]}))
+    every = f"or {','.join(likely[:5])} for all of them" if role == LABEL else ""
+    return UsageError(problem, Hint({f"{role}_column": likely[0]}, text=every))
 
 
 def splits_in(table: Listing, roles: Roles) -> tuple[list[str], str]:
@@ -340,14 +343,16 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
     taken = (roles.path, roles.split, roles.group, *roles.labels, *without)
     names = dict.fromkeys(name for name in table.columns if name not in taken)
     named = {name: name.lower() if name.lower() == TEXT else name for name in names}
-    several = len(roles.labels) > 1 or any(_has_several(table, name) for name in roles.labels)
-    label = LABELS if several and not _is_one_class(table, roles.labels) else LABEL
     numbers = _numbers(table, roles.labels)
+    label = _kind_of_labels(table, roles.labels, numbers)
     back = {new: old for old, new in named.items()}
 
     def make(name: str) -> Column:
         if name == NUMBER and numbers is not None:
             return Quantities(numbers[np.array(rows, np.int64)], roles.labels)
+        if name == label == ATTRIBUTES:
+            words = {each: table.columns[each] for each in roles.labels}
+            return ClassColumns.of({each: [_class_in(cells[row]) for row in rows] for each, cells in words.items()})
         if name == label and roles.labels:
             return _label_sets(table, roles.labels, rows) if label == LABELS else _labels(table, roles.labels, rows)
         if name == GROUP and roles.group:
@@ -356,9 +361,9 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
             return Texts(tuple(alone))
         return Texts(tuple(table.texts(back[name], rows)))
 
-    of_labels = [label] * bool(roles.labels) if numbers is None or len(roles.labels) == 1 else []
+    of_labels = [label] * bool(roles.labels and label)
     if numbers is not None:
-        of_labels = [NUMBER, *of_labels] if _are_amounts(roles.labels, numbers) else [*of_labels, NUMBER]
+        of_labels = [NUMBER, *of_labels] if _amounts_in(roles.labels, numbers) else [*of_labels, NUMBER]
     every = of_labels + [GROUP] * bool(roles.group) + [*back]
     return Lazy(every, make)
 
@@ -397,8 +402,6 @@ def _has_several(table: Listing, name: str) -> bool:
 
 def _is_one_class(table: Listing, names: Sequence[str]) -> bool:
     """Whether of several columns of 0 and 1 each row has exactly one 1."""
-    if len(names) < 2:
-        return False
     rows = zip(*(table.columns[name] for name in names), strict=True)
     return all(sum(str(cell).strip().lower() in YES for cell in row) == 1 for row in rows)
 
@@ -419,15 +422,45 @@ def _numbers(table: Listing, names: Sequence[str]) -> NDArray[np.float64] | None
     return None if len(names) > 1 and {*np.unique(found[~np.isnan(found)])} <= {0, 1} else found
 
 
-def _are_amounts(names: Sequence[str], numbers: NDArray[np.float64]) -> bool:
-    """Whether numbers are amounts, and no numbers of classes.
+def _amounts_in(names: Sequence[str], numbers: NDArray[np.float64]) -> list[str]:
+    """The columns (n, names) whose numbers are amounts, and no numbers of classes.
 
     They are by their name, where some are not whole or below 0, and where most stand at few images.
     """
-    known = numbers[np.isfinite(numbers)]
-    if len(names) > 1 or names[0].lower() in AMOUNTS or (known % 1).any() or (known < 0).any():
-        return True
-    return len(np.unique(known)) > max(MANY, len(known) / FEW_EACH)
+    amounts = list[str]()
+    for name, own in zip(names, numbers.T, strict=True):
+        known = own[np.isfinite(own)]
+        odd = name.lower() in AMOUNTS or (known % 1).any() or (known < 0).any()
+        if odd or len(np.unique(known)) > max(MANY, len(known) / FEW_EACH):
+            amounts.append(name)
+    return amounts
+
+
+def _kind_of_labels(table: Listing, names: Sequence[str], numbers: NDArray[np.float64] | None) -> str:
+    """The column that those of the labels make: of one class, several labels, or a class each; empty for amounts.
+
+    Raises:
+        UsageError: Some of them are amounts, and others words.
+    """
+    if len(names) < 2:
+        return LABELS if any(_has_several(table, name) for name in names) else LABEL
+    if numbers is not None:
+        return "" if _amounts_in(names, numbers) else ATTRIBUTES
+    words = {str(cell).strip().lower() for name in names for cell in table.columns[name] if cell is not None}
+    if words <= YES | NO | {""}:
+        return LABEL if _is_one_class(table, names) else LABELS
+    alone = {name: found for name in names if (found := _numbers(table, (name,))) is not None}
+    if amounts := [name for name, found in alone.items() if _amounts_in((name,), found)]:
+        rest = [name for name in names if name not in amounts]
+        problem = f"{table.name}: {', '.join(amounts)} holds amounts, and {', '.join(rest)} classes"
+        raise UsageError(problem, Hint({"label_column": ",".join(rest)}, text=f"or {','.join(amounts)} alone"))
+    return ATTRIBUTES
+
+
+def _class_in(cell: Any) -> str:
+    """A cell as the name of a class; empty where nobody knows it."""
+    word = "" if cell is None else str(cell).strip()
+    return "" if word.lower() == "nan" else word
 
 
 def _labels(table: Listing, names: Sequence[str], rows: Sequence[int]) -> Labels:
@@ -448,8 +481,5 @@ def _label_sets(table: Listing, names: Sequence[str], rows: Sequence[int]) -> La
         for place, row in enumerate(rows):
             given = table.columns[name][row]
             cell = "" if given is None else str(given).strip().lower()
-            if cell not in YES | NO | {""}:
-                problem = f"{table.where(row)}: the label {name} is '{cell}'"
-                raise DataError(problem, "0 or 1 in each of several columns of labels")
             found[place, number] = cell in YES if cell else -1
     return LabelSets(found, tuple(names))

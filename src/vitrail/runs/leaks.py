@@ -4,6 +4,7 @@ An image is left out of the first figure where it was trained on, or another of 
 `vitrail.runs.known`. Beside it stand the figure of those images, and that of all: what the leak is worth.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -153,13 +154,15 @@ def by_groups(result: Result, contents: Contents) -> Result:
         result: Of some images.
         contents: (n, 64) by what these are known, in the order of `Result.errors`.
     """
-    groups, count = contents[:, OF_GROUP], len(result.errors)
+    groups, count, right = contents[:, OF_GROUP], len(result.errors), result.errors == 0
     known = groups.any(axis=1)
     if result.interval is None or count != result.count or count != len(groups) or not known.any():
         return result
+    if not math.isclose(result.value, right.mean()):  # another figure, as the mean error of numbers
+        return result
     numbers = np.unique(groups, axis=0, return_inverse=True)[1].ravel()
     numbers[~known] = numbers.max() + 1 + np.arange((~known).sum())  # each alone
-    found = clustered_interval(result.errors == 0, numbers)
+    found = clustered_interval(right, numbers)
     facts: dict[str, Any] = {"groups": found.groups, "interval": None, "design_effect": None}
     if found.groups >= FEWEST:
         facts |= {"interval": list(found.interval), "design_effect": found.effect}

@@ -1,3 +1,8 @@
+from .attributes import (
+    AttributeClassification as AttributeClassification,
+    Attributes as Attributes,
+    AttributesPrediction as AttributesPrediction,
+)
 from .classify import Classes as Classes, Classification as Classification, ClassPrediction as ClassPrediction
 from .codec import Agreement as Agreement, Codec as Codec, Hub as Hub, Prediction as Prediction
 from .features import FeaturePrediction as FeaturePrediction, Features as Features, Numbers as Numbers

@@ -382,7 +382,7 @@ class ClassMetrics(Metrics):
         names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
-        per_class = _per_class(confusion, names)
+        by_name = per_class(confusion, names)
         truths, said = (np.array(names, dtype=object)[one] for one in (true, predicted))
         sets = (inside, sizes) if (calibration := self.classes.calibration) and calibration.limits else None
         details, sections = figures_of(confusion, before < TOP, reliability(probability, true == predicted), sets)
@@ -392,11 +392,11 @@ class ClassMetrics(Metrics):
             "image",
             "classified correctly",
             sum(each["loss"] for each in answers) / max(1, len(ids)),
-            {**details, "per_class": per_class},
+            {**details, "per_class": by_name},
             tables=(
                 *sections,
                 pages.Confusion("Confusion matrix", confusion, names),
-                pages.ClassTable("Class by class", tuple(per_class)),
+                pages.ClassTable("Class by class", tuple(by_name)),
             ),
             examples=tuple(
                 Example(int(ids[row]), name(int(ids[row])), truths[row], said[row], float(probability[row]))
@@ -410,7 +410,7 @@ class ClassMetrics(Metrics):
         )
 
 
-def _per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> list[dict[str, Any]]:
+def per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> list[dict[str, Any]]:
     """Images, precision, recall and F1 of each class; None where they are undefined (nothing to divide by).
 
     Args:

@@ -192,7 +192,7 @@ class MultiLabelMetrics(Metrics):
             ),
             examples=tuple(
                 Example(int(ids[row]), name(int(ids[row])), truths[row], answered[row], float(sure[row]))
-                for row in _worth_a_look(errors, truths == answered)
+                for row in worth_a_look(errors, truths == answered)
             ),
             ids=ids,
             truths=truths,
@@ -212,7 +212,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["label"], f"{row['images']:,}", *figures
 
 
-def _worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
+def worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
     """Images with other labels than they have, the worst order first; then some whose labels are all right."""
     wrong = sorted(np.flatnonzero(~right).tolist(), key=lambda row: -errors[row])
     return wrong[:SHOWN] + np.flatnonzero(right).tolist()[:SHOWN]

@@ -28,7 +28,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import BEGIN, END, LABEL, LABELS, NUMBER, PADDING, Lazy, Vocabulary
+from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, LABELS, NUMBER, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
 from vitrail.nn import grid_of
@@ -340,12 +340,14 @@ class Task(ABC):
 CLASS_OF = {
     "classify": "Classification",
     "multilabel": "MultiLabel",
+    "attributes": "AttributeClassification",
     "regression": "Regression",
     "sequences": "Sequences",
     "features": "Features",
 }
 
 
+NUMBERED = ({LABEL, NUMBER}, {ATTRIBUTES, NUMBER})  # columns of a list whose labels may be classes or amounts
 UNLABELLED = "one folder for each class, or a list with the columns path,label"
 
 
@@ -375,7 +377,7 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     if name != "auto":
         return check_column(data, columns, known[name])
     fitting = [known[name] for name in known if known[name].column in columns]
-    if {task.column for task in fitting} == {LABEL, NUMBER}:  # of one list: the reader names first what they are
+    if {task.column for task in fitting} in NUMBERED:  # of one list: the reader names first what they are
         fitting = [min(fitting, key=lambda task: [*columns].index(str(task.column)))]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
@@ -410,7 +412,12 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
             raise DataError(problem, Hint({"task": "multilabel"}))
         problem = f"{data} has no column {task.column}, which the task {task.name} needs"
         problem += f"; its columns are {', '.join(columns) or 'none'}"
-        raise DataError(problem, f"data with a column {task.column}" if columns else unlabelled(data))
+        wanted = (
+            Hint({"label_column": "colour,shape"}, text="the columns of classes")
+            if task.column == ATTRIBUTES
+            else f"data with a column {task.column}"
+        )
+        raise DataError(problem, wanted if columns else unlabelled(data))
     return task
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import LABEL, NUMBER, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.columns import NUMBER, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
@@ -32,8 +32,8 @@ from vitrail.runs.data import CALIBRATE, REPORT, SELECT, Cut, Run, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
-from vitrail.tasks import Codec, Task, check_column, choose_task
-from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.tasks import TASKS, Codec, Task, check_column, choose_task
+from vitrail.tasks.task import NUMBERED, Input, Objective, unit_of
 from vitrail.training.configuration.rare import loss_of, units_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
@@ -42,7 +42,6 @@ from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
 
-NUMBERED = LABEL, NUMBER  # the columns of a list whose labels may be amounts or classes
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on
 LEFT_OUT = "left out: "
@@ -260,8 +259,9 @@ def open_data(
         learnt = check_column(data, raw.columns(), own.task)
     else:
         learnt = choose_task(data, raw.columns(), task)
-        if task == "auto" and {*NUMBERED} <= {*raw.columns()}:
-            raw = replace(raw, notes=(*raw.notes, read_as(learnt)))
+        either = next((each for each in NUMBERED if each <= {*raw.columns()}), set[str]())
+        if task == "auto" and either:
+            raw = replace(raw, notes=(*raw.notes, read_as(learnt, *(either - {learnt.column}))))
 
     def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
         if own.task is None:
@@ -271,11 +271,11 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def read_as(learnt: Task) -> str:
+def read_as(learnt: Task, column: str) -> str:
     """What whole numbers, which may be amounts or classes, are taken for, and what takes them for the other."""
-    of = {NUMBER: ("amounts", "classify", "classes"), LABEL: ("classes", "regression", "amounts")}
-    read, task, other = of[str(learnt.column)]
-    return f"The numbers of the labels are read as {read}; --task {task} reads them as {other}."
+    other = next(task for task in TASKS.values() if task.column == column)
+    read, else_read = ("amounts", "classes") if learnt.column == NUMBER else ("classes", "amounts")
+    return f"The numbers of the labels are read as {read}; --task {other.name} reads them as {else_read}."
 
 
 def prepare_run(
