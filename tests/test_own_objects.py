@@ -67,7 +67,7 @@ def test_the_same_objects_open_and_evaluate_it(finished: Any):
     found = model.predict([images.open(index) for index in range(6)])
     truths = read_bars("bars").splits["test"].column("height").take(np.arange(6))
     assert np.abs(np.array([one.value for one in found]) - truths).mean() < 0.8
-    again = vitrail.evaluate(finished.folder, task=PredictNumber(), parts=OWN_PARTS, reader=read_bars)
+    again = vitrail.evaluate(model, reader=read_bars)
     assert again.to_dict() == finished.evaluated.to_dict()
 
 
@@ -203,12 +203,9 @@ def test_a_reader_of_ones_own_alone(tmp_path: Path):
     for words in (("evaluate", run), ("evaluate", run, "bars")):
         assert called(hint_of(*words)).to_dict() == done.evaluated.to_dict()
     assert "read_sides" in hint_of("explain", run, "bars")
-    assert vitrail.evaluate(done.model, run=run, reader=read_sides).value == done.evaluated.value
+    assert vitrail.evaluate(done.model, reader=read_sides).value == done.evaluated.value
     with pytest.raises(UsageError):
-        vitrail.evaluate(done.model, run=run)
-    for given in ({"task": PredictNumber()}, {"network": Columns()}, {"parts": OWN_PARTS}):
-        with pytest.raises(UsageError):  # it has its own
-            vitrail.evaluate(done.model, run=run, reader=read_sides, **given)
+        vitrail.evaluate(done.model)
 
 
 def test_weights_of_a_classifier_start_a_task_that_has_no_probe(tmp_path: Path):

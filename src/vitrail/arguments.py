@@ -4,7 +4,7 @@
 parse_word(int | None, "none")                                               a word becomes what an annotation allows
 with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
     demand(isinstance(found, RawDataset), "it gave a list")
-check_passed(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
+check_passed(own, {"task": task}, "'runs/x'", python_call("load", ["'runs/x'"], own))    the hint is the call that works
 """
 
 import importlib.util
@@ -353,14 +353,14 @@ def _part(slot: str, name: str) -> str:
     return called if called.isidentifier() else "..."
 
 
-def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
+def check_passed(own: Mapping[str, str], passed: Mapping[str, object], name: str, call: str) -> None:
     """Refuse to open what was made with a person's own objects without them.
 
     Args:
         own: What is stored of each, by its kind.
         passed: The objects, by their kind; None where there is none.
-        verb: The function of the call in the hint, such as `load`.
-        words: Its arguments before the objects, as they are typed; the first is what was made.
+        name: What was made.
+        call: With all of them, as it is typed.
 
     Raises:
         UsageError: Names those that are missing; its hint is the call.
@@ -368,5 +368,4 @@ def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str
     missing = [kind for kind in own if passed.get(kind) is None]
     said = (f"{kind} {own[kind]}".strip().replace(f"reader {PASSED}", "data of the type ") for kind in missing)
     if missing := "; ".join(said):
-        problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
-        raise UsageError(problem, python_call(verb, words, own))
+        raise UsageError(f"{name} was made with objects of your own, which were not passed: {missing}", call)

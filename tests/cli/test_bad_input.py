@@ -8,6 +8,7 @@ that can be typed.
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -623,7 +624,7 @@ def test_python_gets_python_not_the_words_of_a_shell(places: dict[str, Path], tm
     for call in (
         lambda: vitrail.train(None),
         lambda: vitrail.load(tmp_path / "none"),
-        lambda: vitrail.evaluate(vitrail.load(places["run"])),
+        lambda: vitrail.evaluate(replace(vitrail.load(places["run"]), loaded_from="")),
         lambda: vitrail.load(places["root"] / "runs" / "photoss-1"),
     ):
         with pytest.raises(ValueError, match="try: ") as caught:

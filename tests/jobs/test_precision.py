@@ -116,11 +116,11 @@ def test_a_run_keeps_its_choice_and_no_model_folder_does(
     model, cache = planted_model(), tmp_path / "cache"
     folder = vitrail.save(model, tmp_path / "run" / "model")
     before = files_of(tmp_path / "run")
-    assert choose_precision(model, [images], run=folder).precision == "bf16"
+    assert choose_precision(replace(model, loaded_from=str(folder)), [images]).precision == "bf16"
     assert files_of(tmp_path / "run") == before
     assert len(files_of(cache)) == 1
     (tmp_path / "run" / "config.yaml").write_text("")
-    assert choose_precision(model, [images], run=tmp_path / "run").precision == "bf16"
+    assert choose_precision(replace(model, loaded_from=str(tmp_path / "run")), [images]).precision == "bf16"
     assert {*files_of(tmp_path / "run")} - {*before} == {
         tmp_path / "run" / "config.yaml",
         tmp_path / "run" / "inference.json",

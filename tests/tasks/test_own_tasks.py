@@ -287,7 +287,7 @@ def test_bf16_is_taken_where_it_says_the_same(
         monkeypatch.setattr(precision, name, value)
     monkeypatch.setattr(precision, "time_pass", lambda forward: 1.0 + (forward().dtype == torch.float32))
     monkeypatch.setattr("vitrail.tasks.codec.FAR", 0.05)  # how far bf16 is off differs between processors
-    model, some = vitrail.load(typed(case)), case.reader(case.word).splits["test"].inputs
+    model, some = replace(vitrail.load(typed(case)), loaded_from=""), case.reader(case.word).splits["test"].inputs
 
     def taken(change: Callable[[Tensor], Tensor]) -> precision.Choice:
         class Changed(nn.Module):
@@ -357,7 +357,7 @@ def test_the_probe_is_the_best_head_and_the_better_network_is_kept(tuned: tuple[
     halves = json.loads((run / "data.json").read_text())["halves"]
     assert choice["images"] == halves["select"]
     better = errors - case.wrong(case.outputs(model, "validation"), held_out)
-    images = {vitrail.evaluate(model, run=run, split=half, reader=case.reader).count for half in ("select", "report")}
+    images = {vitrail.evaluate(model, split=half, reader=case.reader).count for half in ("select", "report")}
     assert sum(halves.values()) == len(errors)
     assert images == {*halves.values()}
     assert better.mean() > 0  # on all of validation, too
@@ -390,7 +390,7 @@ def test_the_best_epoch_is_that_of_the_best_figure(task: TellAmounts, tmp_path: 
     best = max(figures) if task.metric == EXPLAINED else min(figures)
     assert 2 < len(figures) < 20
     assert stored(done.folder)["best"]["epoch"] == 1 + figures.index(best) == len(figures) - 1
-    select = vitrail.evaluate(done.model, run=done.folder, split="select", reader=case.reader)
+    select = vitrail.evaluate(done.model, split="select", reader=case.reader)
     assert select.value == pytest.approx(best, rel=1e-5)
 
 

@@ -98,7 +98,7 @@ def test_the_model_of_a_run_says_what_the_run_says() -> None:
     """Loaded again and evaluated through the files, it counts the same; and asked image by image."""
     run = run_of("digits")
     model, found = vitrail.load(run), stored(run)
-    answer, result = vitrail.evaluate(model, run=run).to_dict(), vitrail.evaluate(run)
+    answer, result = vitrail.evaluate(model).to_dict(), vitrail.evaluate(run)
     assert found == answer | {"weights": found["weights"], "calibration": result.calibration}
     assert answer == result.to_dict()
     must_show_itself(result)
@@ -437,7 +437,7 @@ def test_a_run_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert vitrail.train("../photos", "../stopped", AGAIN).weights == finished.weights
     model = vitrail.load("../stopped")
-    assert vitrail.evaluate(model, run="../stopped").to_dict() == finished.evaluated.to_dict()
+    assert vitrail.evaluate(replace(model, loaded_from="../stopped")).to_dict() == finished.evaluated.to_dict()
     assert vitrail.evaluate("../stopped").to_dict() == finished.evaluated.to_dict()
 
 

@@ -208,10 +208,11 @@ def test_a_run_is_evaluated_in_python_as_in_the_run() -> None:
     assert outcome.to_dict() | {"weights": found["weights"], "calibration": outcome.calibration} == found
     assert (outcome.data, outcome.notes) == (SORT, ())
     model = vitrail.load(run)
-    again = vitrail.evaluate(model, run=run, split="validation", progress=done.append).to_dict()
+    again = vitrail.evaluate(model, split="validation", progress=done.append).to_dict()
     assert (again["split"], again["sequences"], done[-1]) == ("validation", 30, 30)
+    assert vitrail.evaluate(model).to_dict() == outcome.to_dict()
     with must_raise(UsageError):
-        vitrail.evaluate(model)  # remembers no data
+        vitrail.evaluate(replace(model, loaded_from=""))  # of no run
     with must_raise(UsageError) as caught:
         vitrail.evaluate(run, split="vlidation")
     assert caught.value.hint.flags == {"split": "validation"}

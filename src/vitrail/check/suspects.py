@@ -33,7 +33,7 @@ from vitrail.features.poolings import check_vit
 from vitrail.features.similar import nearest_rows
 from vitrail.model import Model
 from vitrail.nn import evaluating
-from vitrail.runs.data import Run
+from vitrail.runs.data import run_of
 from vitrail.runs.known import TrainedOn
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.linear import FOLDS, held_out_outputs, map_features
@@ -160,7 +160,7 @@ def look_by_model(model: Model, seen: Looked, features: KeptFeatures) -> ByModel
         accuracy, skill, suspects = told
         contents = no_contents(len(rows))
         contents[:, CONTENT] = seen.survey.rows["content"][rows]
-        if learnt := int(TrainedOn(Run(model.loaded_from or None).trained_on).has(contents).sum()):
+        if learnt := int(TrainedOn(run_of(model).trained_on).has(contents).sum()):
             notes.append(f"The model was trained on {learnt:,} of these images, so that its features agree with wrong "
                          "labels, too: a model that was not finds more.")  # fmt: skip
         facts = {rows[place]: each for place, each in suspects.items()}

@@ -21,14 +21,12 @@ CLASSES = 40  # rows of a table of classes; --json has all
 
 def run(options: Evaluate, command: str) -> int:
     """Evaluate, and print the metric and its tables."""
-    opened = Run(options.run)
-    check_objects(opened, options.data or None, {})
+    check_objects(Run(options.run), options.data or None, None)
     model = load_model(options.run, options, BATCH, [options.data] if options.data else [])
     page = None if options.out is None else evaluation_place(options.out)
     result = evaluate(
         model,
         options.data or None,
-        run=opened,
         data_root=options.data_root,
         layout=Layout.of(options),
         split=options.split,

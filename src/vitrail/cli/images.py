@@ -44,7 +44,6 @@ def run_embed(options: Embed, command: str) -> int:
             progress=progress,
             cluster=cluster,
             precision=options.precision,
-            run=options.run,
             note=warn,
         )
     seconds, size = time.perf_counter() - began, out.stat().st_size

@@ -69,7 +69,7 @@ def run(options: Predict, command: str) -> int:
         from vitrail.jobs.precision import settle_precision
 
         started = None if out is None else job_entry(out, "precision")
-        precision = settle_precision(model, images, options.precision, options.run, started, warn)
+        precision = settle_precision(model, images, options.precision, started, warn)
     if out is not None and images:
         from vitrail.jobs.answers import answer_all
 

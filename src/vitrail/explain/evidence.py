@@ -57,7 +57,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -360,7 +359,7 @@ def composite_logits(
 
 
 @torch.no_grad()
-def with_composites(model: Model, run: Path, samples: int) -> Model:
+def with_composites(model: Model, samples: int) -> Model:
     """A trained model that carries what it answers to composites, so that no verdict computes that again.
 
     It is in the precision that is chosen for verdicts (`vitrail.jobs.precision`), and for the seed that they have.
@@ -368,7 +367,6 @@ def with_composites(model: Model, run: Path, samples: int) -> Model:
     Args:
         model: With its network in eval mode. Without a background, or with one of too few images, it is returned as
             it is.
-        run: Where it is trained, and where the choice of a precision is stored.
         samples: How many went through the network in training, forward and backward, which is about three passes each.
             Where composites would be more than a tenth of that, the model is returned as it is, whatever the machine;
             the first verdict computes them then.
@@ -378,7 +376,7 @@ def with_composites(model: Model, run: Path, samples: int) -> Model:
         return model
     if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
         return model
-    precision = choose_precision_for(model, background[:CHOSEN], run).precision
+    precision = choose_precision_for(model, background[:CHOSEN]).precision
     made = composites_of(in_precision(network, precision), background, 0)
     return replace(model, composites={key_of(network, background, 0, precision): made.cpu()})
 

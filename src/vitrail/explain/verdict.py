@@ -409,7 +409,7 @@ def precision_for(model: Explainable | nn.Module, images: Images) -> Precision:
         return "fp32"
     background = model.background_images
     beside = images[:0] if background is None else background[:BESIDE].to(images)
-    return choose_precision_for(model, torch.cat([images[:1], beside]), model.loaded_from or None).precision
+    return choose_precision_for(model, torch.cat([images[:1], beside])).precision
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,6 @@ def embed(
     progress: Progress = lambda done, total: None,
     cluster: "Cluster | None" = None,
     precision: PrecisionOption = "auto",
-    run: str | Path | None = None,
     note: Callable[[str], None] = lambda sentence: None,
 ) -> FeatureSet:
     """What a network knows of each image before its head: class token, mean of patches; and patches, where wanted.
@@ -98,7 +97,6 @@ def embed(
             with `out` alone.
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
             choice is stored in the run or the user's cache; a file that was started is completed as it was started.
-        run: The run of a loaded model, which stores the choice; not needed when `model` is a path.
         note: Called with what the choice rests on.
 
     Returns:
@@ -112,7 +110,7 @@ def embed(
     """
     if cluster is not None and cluster.opening is None:
         cluster = replace(cluster, opening=_opening(model, out))
-    run, model = model if isinstance(model, str | Path) else run, open_first(model, "embed(model, data)")
+    model = open_first(model, "embed(model, data)")
     target = None if out is None else Path(out).expanduser()
     check_vit(model.network)
     if target is not None:
@@ -138,7 +136,7 @@ def embed(
         with suppress(VitrailError):  # none is there, or it is damaged, which is reported where the file is read
             started = read_about(target).get("precision", "fp32")
         started = started or job_entry(target, "precision")
-    used = settle_precision(model, splits, precision, run, started, note)
+    used = settle_precision(model, splits, precision, started, note)
     root = None if data_root is None else str(Path(data_root).resolve())
     return embed_samples(raw, model, root, target, patches, workers, progress, cluster, used, layout)
 

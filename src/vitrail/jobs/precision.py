@@ -160,16 +160,14 @@ def choose_precision(
     model: Model,
     splits: Sequence[Images],
     precision: PrecisionOption = "auto",
-    run: str | Path | None = None,
     labels: Labels | None = None,
 ) -> Choice:
     """The choice for a job: the one that is demanded, the one that is stored, or a new one, which is stored then.
 
     Args:
-        model: In fp32.
+        model: In fp32; the choice for one that was loaded from a run is stored there.
         splits: All images of the job.
         precision: "auto" for the faster that answers alike.
-        run: Where the model came from: the choice for a run is stored in it.
         labels: Of images of the only split, in the model's numbers, where they are known.
 
     Raises:
@@ -181,7 +179,7 @@ def choose_precision(
     count = sum(map(len, splits))
     if count < LEAST or not may_gain(model):
         return FP32
-    place, of = choice_file(model, run)
+    place, of = choice_file(model)
     known = labels if len(splits) == 1 else None
     if (before := stored_choice(place, of)) is not None:
         enough = 2 * before.images >= FEWEST and (known is None or before.lost is not None)
@@ -201,7 +199,6 @@ def settle_precision(
     model: Model,
     splits: Sequence[Images],
     precision: PrecisionOption,
-    run: str | Path | None,
     started: Precision | None,
     notify: Callable[[str], object],
 ) -> Precision:
@@ -211,19 +208,18 @@ def settle_precision(
         model: In fp32.
         splits: All images of the job.
         precision: "auto" leaves it open.
-        run: Where the model came from: the choice for a run is stored in it.
         started: In which the job was started, if it continues.
         notify: Called with the reason of a choice.
     """
     if precision == "auto" and started is not None:
         return started
-    choice = choose_precision(model, splits, precision, run)
+    choice = choose_precision(model, splits, precision)
     if choice.images:
         notify(choice.sentence())
     return choice.precision
 
 
-def choose_precision_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
+def choose_precision_for(model: Model, images: Float[Tensor, "b c h w"]) -> Choice:
     """The same for images that are passed many times, each somewhat changed: explanations.
 
     A choice that was made on few images is replaced where a job has more of them.
@@ -231,11 +227,10 @@ def choose_precision_for(model: Model, images: Float[Tensor, "b c h w"], run: st
     Args:
         model: In fp32.
         images: As the network expects them.
-        run: Where the model came from.
     """
     if not may_gain(model):
         return FP32
-    place, of = choice_file(model, run)
+    place, of = choice_file(model)
     batches = ((some, None) for some in images.split(batch_of(model.device)))
     return stored_choice(place, of) or store_choice(place, of, _choose(model, batches))
 
@@ -313,14 +308,14 @@ def _compare(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Tar
 # ---- where it is stored
 
 
-def choice_file(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]]:
+def choice_file(model: Model) -> tuple[Path, dict[str, str]]:
     """Where the choice for a model is stored, and what it is of."""
     known, torch_is = identity_of(model), torch.__version__
     of = {**known, "device": model.device.type, "machine": device_name(model.device), "torch": torch_is}
     if model.device.type == "cpu":  # a guest may see no more than its maker's name
         of["kind"] = processor_kind()
-    folder = None if run is None else Path(run).expanduser()
-    if folder is not None and (folder / "config.yaml").is_file():
+    folder = Path(model.loaded_from).expanduser()
+    if model.loaded_from and (folder / "config.yaml").is_file():
         return folder / "inference.json", of
     key = hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
     return user_cache() / "inference" / f"{key}.json", of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail import weights
-from vitrail.arguments import OWN_PART, check_kind, check_passed, type_misfit, typed
+from vitrail.arguments import OWN_PART, check_kind, check_passed, python_call, type_misfit, typed
 from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
@@ -122,7 +122,8 @@ def load(
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
     folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
-    check_passed(own_objects_of(config), passed, "load", [repr(str(path))])
+    own, typed_path = own_objects_of(config), repr(str(path))
+    check_passed(own, passed, typed_path, python_call("load", [typed_path], own))
     made = parts_of(config["parts"], parts or STANDARD)
     name, own = str(config.get("task")), _own_network(config, network)
     if task is not None and task.name != name:

@@ -27,7 +27,7 @@ from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.views import BesideView, Sureness
-from vitrail.runs.data import MODEL, Run, chosen_words, open_for
+from vitrail.runs.data import chosen_words, open_for, run_of
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.known import EVALUATED, TrainedOn
 from vitrail.tasks.task import wilson_interval
@@ -35,14 +35,6 @@ from vitrail.tasks.task import wilson_interval
 LEAST = 30  # answers from which a fraction is made, where there are as many
 MOST_LISTED = 100_000  # training images of which some are embedded; to list more takes too long for a page
 AUTO, NONE = "auto", "none"  # beside a file: where the nearest training images are looked for
-
-
-def run_of(model: Model) -> Run:
-    """The run that a model was loaded from, by itself or by its model; of other weights it knows nothing."""
-    path = Path(model.loaded_from).expanduser()
-    if path.name == MODEL and not RunFolder(path).config.is_file():
-        path = path.resolve().parent
-    return Run(path if model.loaded_from else None)
 
 
 class RunKnowledge:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.arguments import PASSED, check_passed
+from vitrail.arguments import PASSED, check_passed, python_call
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
 from vitrail.data.images import HASH
@@ -137,28 +137,36 @@ class Run:
         return root if facts and same and root.is_dir() else data_root
 
 
-def check_objects(run: Run, data: str | None, objects: Mapping[str, object]) -> None:
+def run_of(model: Model) -> Run:
+    """The run that a model was loaded from, by itself or by its model; of other weights it knows nothing."""
+    path = Path(model.loaded_from).expanduser()
+    if path.name == MODEL and not RunFolder(path).config.is_file():
+        path = path.resolve().parent
+    return Run(path if model.loaded_from else None)
+
+
+def check_objects(run: Run, data: str | None, reader: Reader | None, loaded: bool = False) -> None:
     """Refuse to evaluate a run or model that was made with a user's own objects without them.
 
     Args:
         run: Of the model, or the folder of a model alone.
         data: As for `evaluate`; the data of the run when None, for which its reader is needed, too.
-        objects: The objects, by argument.
+        reader: Of the data, if one is passed.
+        loaded: Whether its model is loaded, with the objects that it was made with.
 
     Raises:
         UsageError: Some are missing; its hint is the call in Python.
         DataError: There is no model.
     """
-    if is_foreign(run.path if run.name is None else run.name):
-        check_passed({}, objects, "evaluate", [])
+    if is_foreign(str(run.name)):
         return
-    own = own_objects_of(open_model(run.path)[1])
+    own, name = own_objects_of(open_model(run.path)[1]), repr(str(run.name))
+    words = [python_call("load", [name], own) if own else name, *([] if data is None else [repr(data)])]
+    passed: dict[str, object] = dict.fromkeys(own, loaded or None)
     if run.reader and (data is None or run.knows(data)):
-        own["reader"] = run.reader
-    words = [repr(str(word)) for word in (run.name, data) if word is not None]
-    if run.reader.startswith(PASSED) and data is None:
-        words.append(repr(run.facts["name"]))
-    check_passed(own, objects, "evaluate", words)
+        own, passed = {**own, "reader": run.reader}, {**passed, "reader": reader}
+        words += [repr(run.facts["name"])] if run.reader.startswith(PASSED) and data is None else []
+    check_passed(own, passed, name, python_call("evaluate", words, {"reader": run.reader} if "reader" in own else {}))
 
 
 def open_for(
@@ -197,7 +205,7 @@ def open_for(
         check_root(remembered.get("name", what), data_root)
     if remembered:
         if reader is None and run.reader:
-            check_objects(run, None, dict.fromkeys(("task", "network", "parts"), model))
+            check_objects(run, None, reader, loaded=True)
         what, root, seed = remembered["name"], Path(remembered["root"]), remembered["split_seed"] or 0
         if reader is None and not is_named(what):
             what = remembered["root"]

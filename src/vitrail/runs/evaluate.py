@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.batches import Batches
@@ -21,21 +21,20 @@ from vitrail.data.images import what_to_try
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import are_read, open_loader
 from vitrail.data.sources import Data, Reader, name_passed
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, counted
 from vitrail.io import evaluation_place, page_writer
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
 from vitrail.model import Model, load
-from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.pages.render import evaluation_page
 from vitrail.pages.views import Table
-from vitrail.runs.data import Run, check_objects, open_for
+from vitrail.runs.data import Run, check_objects, open_for, run_of
 from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.known import NOT_KNOWN, TIES, TrainedOn, learn_groups
 from vitrail.runs.leaks import by_groups, set_apart
 from vitrail.runtime import processors
-from vitrail.tasks import Codec, Result, Task
+from vitrail.tasks import Codec, Result
 from vitrail.tasks.classify import ACCURACY
 from vitrail.tasks.task import Z95, unit_of, wilson_interval
 from vitrail.text import number, percent, short_paths
@@ -56,13 +55,9 @@ def evaluate(
     model: str | Path | Model,
     data: Data | None = None,
     *,
-    run: str | Path | Run | None = None,
     data_root: str | Path | None = None,
     layout: Layout = AS_FOUND,
     split: str | None = None,
-    task: Task | None = None,
-    network: nn.Module | None = None,
-    parts: Parts | None = None,
     reader: Reader | None = None,
     neighbours: int | None = None,
     precision: PrecisionOption = "auto",
@@ -73,15 +68,11 @@ def evaluate(
     """Evaluate a model on data.
 
     Args:
-        model: A run or model folder, or a loaded model.
+        model: A run or model folder, or a loaded model; one with a task, network or parts of your own is loaded first.
         data: As for `train`; the data of the run when None.
-        run: The run of a loaded model, which stores its data; not needed for a folder.
         data_root: Folder of the named sets.
         layout: Columns and groups of the data, where they are named; those that the run stored for its own data.
         split: Name of the split; test, else validation, else all samples when None.
-        task: A task of your own with which the model in a folder was made, as for `load`.
-        network: The network of your own with which it was made, as for `load`.
-        parts: The parts of your own with which it was made, as for `load`.
         reader: A reader of your own for `data`.
         neighbours: k of a k-NN evaluation by each pooling of a ViT, too: it needs a pass over the training images and
             one more over those that are evaluated; None for none.
@@ -98,25 +89,21 @@ def evaluate(
     write = None if out is None else page_writer(evaluation_place, Path(out))
     if data is not None:
         data, reader = name_passed(data, reader, layout)
-    opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)
-    if isinstance(model, str | Path):
-        check_objects(opened, data, {"task": task, "network": network, "parts": parts, "reader": reader})
-        model = load(model, task=task, network=network, parts=parts)
-    elif any(each is not None for each in (task, network, parts)):
-        raise UsageError("a loaded model has its own task, network and parts, so none can be passed", "its folder")
-    samples_of = partial(
-        open_for, model, opened, data, None if data_root is None else Path(data_root), reader=reader, layout=layout
-    )
+    if not isinstance(model, Model):
+        check_objects(Run(model), data, reader)
+        model = load(model)
+    run = run_of(model)
+    root = None if data_root is None else Path(data_root)
+    samples_of = partial(open_for, model, run, data, root, reader=reader, layout=layout)
     found, vote = samples_of(split), None
     if neighbours is not None:
         from vitrail.features.similar import check_splits, neighbours_of
 
         check_splits(model, found, neighbours)  # before anything is counted
         vote = partial(neighbours_of, model, samples_of(TRAIN), found, neighbours)
-    choice = _choose_precision(model, found, precision, opened)
-    known = opened if opened.name is not None else Run(model.loaded_from or None)
-    trained = TrainedOn(known.trained_on)
-    apart = NOT_SEEN if "data" in model.facts and not model.reads_text and not known.contents else ""
+    choice = _choose_precision(model, found, precision)
+    trained = TrainedOn(run.trained_on)
+    apart = NOT_SEEN if "data" in model.facts and not model.reads_text and not run.contents else ""
     if trained.has_groups and GROUP not in found.samples.columns:
         apart = NO_GROUPS
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
@@ -124,7 +111,7 @@ def evaluate(
     result = group_by_group(replace(result, data=found.name, notes=notes), found.samples)
     result = result if vote is None else _with_neighbours(result, vote())
     if write is not None:
-        name = short_paths(known.name or "a model")
+        name = short_paths(run.name or "a model")
         facts = [("model", name), ("data", short_paths(found.name)), ("task", model.task.name)]
         facts += [("weights", weights_hash(model.network)), ("vitrail", version("vitrail")), ("date", clock()[:10])]
         shown, heading = with_images(result, model, found.samples), f"{name} on {short_paths(found.name)}"
@@ -184,11 +171,11 @@ def with_images(result: Result, model: Model, samples: Samples) -> Result:
     return replace(result, examples=tuple(shown))
 
 
-def _choose_precision(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
+def _choose_precision(model: Model, split: Split, precision: PrecisionOption) -> Choice:
     """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
     images = [split.samples.images] if split.samples.has_images else []
     column = split.samples.column(model.task.column)
-    return choose_precision(model, images, precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
+    return choose_precision(model, images, precision, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:

@@ -206,7 +206,8 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
         else:
             journal.prepared.listen("no adapter is saved, since the model is the probe; --keep tuned would save one")
     samples = 0 if settings.optimization.max_time else state.step * settings.optimization.batch_size
-    model = with_composites(with_background(chosen.model), folder.path, samples)
+    model = replace(with_background(chosen.model), loaded_from=str(folder.path))
+    model = with_composites(model, samples)
     save(model, folder.model, network="" if is_known(model.network) else settings.own["network"])
     return model
 
