@@ -11,7 +11,7 @@ from vitrail.data.layout import Layout
 from vitrail.errors import DataError, counted
 from vitrail.io import evaluation_place
 from vitrail.pages.views import ClassTable, Table
-from vitrail.runs.data import CHANGED, Run, check_objects
+from vitrail.runs.data import CHANGED, check_objects, open_run
 from vitrail.runs.evaluate import BATCH, evaluate
 from vitrail.tasks import Result
 from vitrail.text import percent
@@ -21,7 +21,7 @@ CLASSES = 40  # rows of a table of classes; --json has all
 
 def run(options: Evaluate, command: str) -> int:
     """Evaluate, and print the metric and its tables."""
-    check_objects(Run(options.run), options.data or None, None)
+    check_objects(open_run(options.run), options.data or None, None)
     model = load_model(options.run, options, BATCH, [options.data] if options.data else [])
     page = None if options.out is None else evaluation_place(options.out)
     result = evaluate(

@@ -27,7 +27,7 @@ from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
 from vitrail.pages.views import AttributionView, ImageView
 from vitrail.runs.beside import AUTO, TrainingImages
-from vitrail.runs.data import Run, open_for
+from vitrail.runs.data import open_for, open_run
 from vitrail.text import number, percent
 
 ASKING = "looking for evidence in each image"  # before any map is made
@@ -45,7 +45,7 @@ def run(options: Explain, command: str) -> int:
     check_writable(page)
     model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
-    samples, numbers = read_samples(model, Run(options.run), options, warn)
+    samples, numbers = read_samples(model, options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise problems[0]
@@ -111,7 +111,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     threads = job_entry(out, "torch_threads") or (None if options.ray is None else 1)  # they change the last bits
     model = load_model(options.run, options, BATCH, options.images, threads)
     wanted = _report_options(options, model)
-    samples, numbers = read_samples(model, Run(options.run), options, warn, None)
+    samples, numbers = read_samples(model, options, warn, None)
     with progress_bar() as progress:
         found = explain_all(
             samples.select(np.array(numbers, np.int64)),
@@ -135,14 +135,11 @@ def _write_lines(options: Explain, out: Path) -> int:
     return 0
 
 
-def read_samples(
-    model: Model, run: Run, options: Explain, notify: Notify, most: int | None = SHOWN
-) -> tuple[Samples, list[int]]:
+def read_samples(model: Model, options: Explain, notify: Notify, most: int | None = SHOWN) -> tuple[Samples, list[int]]:
     """What is named, and the numbers of those that are explained: images that are named themselves, and some others.
 
     Args:
         model: Will answer them.
-        run: Its own, which may remember its data.
         options: Name images and folders, or one set, list or pack, of which
             the test images are read, else the validation ones; and how many of them, evenly spread.
         notify: Called with a sentence about what is left aside, by its number or since it is no image.
@@ -152,7 +149,7 @@ def read_samples(
         UsageError: A set stands beside other images, or there is nothing to count.
         DataError: There is no image at all.
     """
-    names, count = options.images, options.count
+    names, count, run = options.images, options.count, open_run(options.run)
     first, typed = names[0], {Path(name).expanduser().as_posix() for name in names}
     if run.knows(first):
         if reader := run.reader:

@@ -15,8 +15,9 @@ import hashlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ class Run:
         """Its folder, which may not be there."""
         return Path("" if self.name is None else self.name)
 
+    @property
+    def hashes(self) -> Path:
+        """Where its images are known; that of the run around a model."""
+        return RunFolder(self.path.resolve().parent if self.path.name == MODEL else self.path).hashes
+
     @cached_property
     def facts(self) -> dict[str, Any]:
         """Those of its data, the content of `data.json`; empty without it.
@@ -104,7 +110,7 @@ class Run:
         Raises:
             DataError: The file is damaged.
         """
-        file = RunFolder(self.path.resolve().parent if self.path.name == MODEL else self.path).hashes
+        file = self.hashes
         if self.name is None or not file.is_file():
             return {}
         found = {name: each.numpy() for name, each in read_tensors(file, f"rm {shlex.quote(str(file))}").items()}
@@ -137,12 +143,31 @@ class Run:
         return root if facts and same and root.is_dir() else data_root
 
 
+def open_run(name: str | Path | None) -> Run:
+    """The run of that name; the same one as long as its files stay as they are, so that they are read once."""
+    run = Run(None if name is None else str(name))
+    return _kept(run, *map(_stamp, (run.path / "config.yaml", run.path / "data.json", run.hashes)))
+
+
+@lru_cache(maxsize=8)
+def _kept(run: Run, *stamps: tuple[int, ...]) -> Run:
+    return run
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """What a file is known by that is not read."""
+    with suppress(OSError):
+        found = file.stat()
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return ()
+
+
 def run_of(model: Model) -> Run:
     """The run that a model was loaded from, by itself or by its model; of other weights it knows nothing."""
     path = Path(model.loaded_from).expanduser()
     if path.name == MODEL and not RunFolder(path).config.is_file():
         path = path.resolve().parent
-    return Run(path if model.loaded_from else None)
+    return open_run(path if model.loaded_from else None)
 
 
 def check_objects(run: Run, data: str | None, reader: Reader | None, loaded: bool = False) -> None:

@@ -28,7 +28,7 @@ from vitrail.model import Model, load
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.pages.render import evaluation_page
 from vitrail.pages.views import Table
-from vitrail.runs.data import Run, check_objects, open_for, run_of
+from vitrail.runs.data import check_objects, open_for, open_run
 from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.known import NOT_KNOWN, TIES, TrainedOn, learn_groups
@@ -90,9 +90,9 @@ def evaluate(
     if data is not None:
         data, reader = name_passed(data, reader, layout)
     if not isinstance(model, Model):
-        check_objects(Run(model), data, reader)
+        check_objects(open_run(model), data, reader)
         model = load(model)
-    run = run_of(model)
+    run = open_run(model.loaded_from or None)  # a model alone has no data, also where its run lies around it
     root = None if data_root is None else Path(data_root)
     samples_of = partial(open_for, model, run, data, root, reader=reader, layout=layout)
     found, vote = samples_of(split), None

@@ -8,7 +8,6 @@ from vitrail.cli.args import Explain
 from vitrail.cli.explain import open_images, read_samples
 from vitrail.data.images import NamedImage
 from vitrail.explain.reporting.plan import Opener
-from vitrail.runs.data import Run
 
 
 def shown_of(
@@ -19,6 +18,6 @@ def shown_of(
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> tuple[Sequence[NamedImage], Sequence[Opener]]:
     """The images, and all that may fill their masked patches."""
-    samples, numbers = read_samples(model, Run(run), Explain(run=str(run), images=(str(name),), count=count), notify)
+    samples, numbers = read_samples(model, Explain(run=str(run), images=(str(name),), count=count), notify)
     shown, _, others = open_images(samples, numbers, model, notify)
     return shown, others
