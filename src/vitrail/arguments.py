@@ -23,7 +23,7 @@ from pkgutil import resolve_name
 from types import FunctionType, GenericAlias, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory, public_name
+from vitrail.errors import Hint, UsageError, VitrailError, check_bounds, nearest, out_of_memory, public_name
 
 PASSED = "python:"  # begins the name of what was passed as an object, such as data
 OWN_PART = "own:"  # in front of the name of a part that is a person's own
@@ -117,7 +117,9 @@ def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: M
 
 
 def check_types(made: Any) -> None:
-    """Refuse a dataclass with a field of a wrong type at once, where nothing would break by it; defaults are right.
+    """Refuse a field of a wrong type, or out of its bounds, at once, where nothing would break by it.
+
+    Defaults are right.
 
     Raises:
         UsageError: Names the first of them.
@@ -126,6 +128,7 @@ def check_types(made: Any) -> None:
         value = getattr(made, one.name)
         if value is not one.default and (problem := type_misfit(one.name, value, one.type)):
             raise UsageError(problem, Hint(drop=[one.name]))
+        check_bounds(one.name, value, one.metadata)
 
 
 class Later:
@@ -158,6 +161,9 @@ def type_misfit(what: str, value: Any, hint: Any) -> str:
         value: Any.
         hint: The annotation. A dataclass allows its instances; what they hold is not looked at.
     """
+    with suppress(TypeError):  # of an annotation that is more than classes
+        if isinstance(value, hint):
+            return ""
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # which nothing needs that works
     from pydantic.errors import PydanticUserError
 

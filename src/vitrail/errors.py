@@ -12,12 +12,14 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
+from operator import ge, gt, le, lt
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
 FEW_NAMES = 10  # that a message lists
+DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
 NAMES = "tiny", "small", "base", "large", "huge", "giant"  # of the sizes of networks, in papers and other libraries
 
 
@@ -249,6 +251,13 @@ def parse_device(name: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
+def check_address(name: str) -> None:
+    """Refuse what is no address of a Ray cluster; whether one is there, Ray knows."""
+    if name not in ("local", "auto") and not (":" in name and name.rpartition(":")[2].strip("/").isdecimal()):
+        problem = f"a Ray cluster must be local, auto or HOST:PORT, got '{name}'"
+        raise UsageError(problem, Hint({"ray": "local"}))
+
+
 def check_task(name: str, known: Collection[str]) -> None:
     """Refuse a task that is none of those that are known; raises UsageError, which offers the nearest."""
     if name not in ("auto", *known):
@@ -366,6 +375,32 @@ def check_config(config: Any) -> None:
 def check_count(name: str, value: Any, usual: int) -> None:
     """Refuse what is not a whole number of at least 1; see `check_option`."""
     check_option(name, value, type(value) is int and value >= 1, "a whole number, at least 1", usual)
+
+
+BOUNDS = {"least": ("at least", ge), "above": ("above", gt), "most": ("at most", le), "below": ("below", lt)}
+
+
+def check_bounds(name: str, value: Any, stated: Mapping[str, Any], shown: str = "") -> None:
+    """Refuse a number, or several of which one is, outside of its bounds; see `check_option`.
+
+    Args:
+        name: Of the option.
+        value: Any; what is no number has no bounds.
+        stated: Of the option: numbers by the names of `BOUNDS`, and a value that fits as `example`, if there is one.
+        shown: What stands for its name in the message.
+    """
+    bounds = {each: stated[each] for each in BOUNDS if stated.get(each) is not None}
+    numbers = [one for one in (value if isinstance(value, tuple) else (value,)) if type(one) in (int, float)]
+    if not bounds or not numbers:
+        return
+    fits = all(math.isfinite(one) and (isinstance(one, float) or -(2**63) <= one < 2**63) for one in numbers)
+    fits = fits and all(BOUNDS[each][1](one, bound) for each, bound in bounds.items() for one in numbers)
+    wanted = " and ".join(f"{BOUNDS[each][0]} {bound}" for each, bound in bounds.items())
+    whole = "a whole number, " * (type(numbers[0]) is int)
+    if not fits:
+        example = stated.get("example", "")
+        hint = Hint(drop=[name]) if example == "" else Hint({name: example})
+        raise UsageError(f"{shown or name} must be {whole}{wanted}, got {as_word(value)}", hint)
 
 
 def check_choice(name: str, value: Any, choices: Any) -> None:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -221,6 +222,34 @@ def home_out(path: Path) -> Hint:
 def other_out(path: Path, text: str = "") -> Hint:
     """What is typed so that something is written to another path, where nothing is."""
     return Hint({"out": str(free_name(path, lambda free: free == path or free.exists()))}, text=text)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder for a new run that holds anything, or is a file.
+
+    Raises:
+        UsageError: A run that is there can be resumed.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        hint = Hint({"resume": "auto"}) if (folder / "config.yaml").is_file() else other_out(folder)
+        raise UsageError(f"{folder} exists already", hint)
+
+
+def drop_options(command: str, *options: str) -> list[str]:
+    """The words of a command but for some options, which have values."""
+    words, others = iter(shlex.split(command)), list[str]()
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") not in options:
+            others.append(word)
+        elif not equals:
+            next(words, None)
+    return others
+
+
+def resume_command(command: str, path: Path) -> str:
+    """The command that resumes the run in a folder, from the one that started it."""
+    return shlex.join([*drop_options(command, "--out", "--resume"), "--out", str(path), "--resume", "auto"])
 
 
 def user_cache() -> Path:

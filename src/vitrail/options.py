@@ -47,8 +47,11 @@ def option(
     needs: str = "",
     apart: str = "",
     unless: str = "",
-    least: int | None = None,
-    example: str = "",
+    least: int | float | None = None,
+    above: int | float | None = None,
+    most: int | float | None = None,
+    below: int | float | None = None,
+    example: Any = "",
 ) -> Any:
     """A field of which the command line makes an option, and what is to be known of it.
 
@@ -62,12 +65,17 @@ def option(
         needs: Another option, or one of several, without which it has no effect, on the command line.
         apart: Options that cannot stand beside it there.
         unless: It is required there, but for options of these names, or some that have a value (NAME=VALUE).
-        least: The smallest whole number that it takes there; other numbers are above that, and finite.
+        least: The smallest number that it takes; or that which it takes no more, as `above`.
+        above: See `least`.
+        most: The largest number that it takes; or that which it takes no more, as `below`.
+        below: See `most`.
         example: What a hint types, instead of the usual word of `vitrail.cli.parse.EXAMPLES`.
     """
-    shown = {"help": help, "metavar": metavar, "example": example}
-    rules = {"needs": needs, "apart": apart, "unless": unless, "least": least}
-    return field(default=default, metadata={**shown, **rules, "switch": switch, "idle": idle or {}})
+    shown = {"help": help, "metavar": metavar, "example": example, "switch": switch}
+    rules = {"needs": needs, "apart": apart, "unless": unless, "idle": idle or {}}
+    return field(
+        default=default, metadata={**shown, **rules, "least": least, "above": above, "most": most, "below": below}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +91,7 @@ class Computing:
     TITLE: ClassVar[str] = "device, data and precision"
 
     device: str = "auto"
-    threads: int | None = None
+    threads: int | None = option(least=1, example=1)
     data_root: Path | None = None
 
 
@@ -144,11 +152,13 @@ class DataOptions(LayoutOptions):
     recipe: str = option(
         "auto", help=f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", metavar="NAME"
     )
-    split_seed: int | None = option(idle={"split": "is for data without splits, but {data} has splits"})
+    split_seed: int | None = option(
+        most=2**63 - 1, example=0, idle={"split": "is for data without splits, but {data} has splits"}
+    )
     fractions: str | None = option(metavar="80/10/10")
     calibration: bool = option(True, idle={"writes": "is for classes, labels and numbers, not for the task {task}"})
     bits: int | None = option(idle=_OF_IMAGES)
-    unreadable: float | None = option(idle=_OF_IMAGES)
+    unreadable: float | None = option(least=0, below=1, example=0.01, idle=_OF_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +177,7 @@ class NetworkOptions:
     size: str | None = option(
         idle={"network": _PASSED, "init": "is for a new network, but --init {init} has its own size", **_FIXED}
     )
-    image_size: int | tuple[int, int] | None = option(metavar=SIDES, idle={"other_size": _PASSED, **_FIXED})
+    image_size: int | tuple[int, int] | None = option(least=1, metavar=SIDES, idle={"other_size": _PASSED, **_FIXED})
     resize: Literal["crop", "squash", "pad"] | None = option(idle=_OF_IMAGES)
 
 
@@ -195,7 +205,7 @@ class InitialOptions:
         },
     )
     probe: bool = option(False, idle=_SCRATCH)
-    lora: int | None = option(idle={**_SCRATCH, **_PROBED})
+    lora: int | None = option(least=1, example=8, idle={**_SCRATCH, **_PROBED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +227,13 @@ class OptimizationOptions:
 
     TITLE: ClassVar[str] = "optimization"
 
-    epochs: int | None = option(idle=_PROBED)
-    max_time: str | None = option(metavar="DURATION")
-    patience: int | None = option(idle=_PROBED)
-    batch_size: int | None = None
-    lr: float | None = option(idle=_PROBED)
-    weight_decay: float | None = None
-    accumulate: int | None = None
+    epochs: int | None = option(least=1, example=20, idle=_PROBED)
+    max_time: str | None = option(metavar="DURATION", example="10m")
+    patience: int | None = option(least=1, example=3, idle=_PROBED)
+    batch_size: int | None = option(least=1, example=128)
+    lr: float | None = option(least=0, example=0.001, idle=_PROBED)
+    weight_decay: float | None = option(least=0, example=0.05)
+    accumulate: int | None = option(least=1, example=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +254,7 @@ class RareOptions:
 
     class_weights: str | None = option(metavar="auto|FILE")
     balance: bool = False
-    logit_adjustment: float | None = option(metavar="TAU")
+    logit_adjustment: float | None = option(metavar="TAU", least=0, example=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +273,7 @@ class ExecutionOptions(Computing):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = option("auto", switch=("off", "on"))
     shard: bool = False
-    workers: int | None = option(idle={"read_once": "is for image files, and {data} has none"})
+    workers: int | None = option(least=0, example=2, idle={"read_once": "is for image files, and {data} has none"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +300,13 @@ class RunOptions:
     TITLE: ClassVar[str] = "run"
 
     config: Path | None = None
-    seed: int | None = None
+    seed: int | None = option(most=2**63 - 1, example=0)
     keep: Keep = option("auto", idle={"no_probe": _SCRATCH["scratch"], **_PROBED})
     background: bool = option(True, idle={"unexplained": "is for explanations, and the task {task} has none"})
     verdicts: int | None = option(
-        idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE}
+        least=0,
+        example=24,
+        idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE},
     )
     resume: Literal["auto", "never", "anyway"] = option("never", needs="out")
     check: bool = option(True, idle=_OF_IMAGES)
@@ -340,9 +352,11 @@ class DistillOptions(TrainOptions):
     recipe: str = option("auto", help=RECIPE, metavar="NAME")
     distillation: Literal["auto", "soft", "hard"] = "auto"
     temperature: float | None = option(
-        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"}
+        above=0,
+        example=3,
+        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"},
     )
-    alpha: float | None = None
+    alpha: float | None = option(least=0, most=1, example=0.5)
     distillation_token: Literal["auto", "yes", "no"] = option("auto", switch=("no", "yes"))
     cache: Literal["auto", "on", "off"] = option("auto", switch=("off", "on"))
     fit_head: Literal["auto", "always", "never"] = option("auto", switch=("never", "always"))
@@ -350,7 +364,7 @@ class DistillOptions(TrainOptions):
         metavar="pretrained|random|FILE",
         idle={"brings": "is for torchvision and timm teachers, but {brings} has its own weights"},
     )
-    teacher_size: int | None = None
+    teacher_size: int | None = option(least=0)
 
 
 def parse_seconds(text: str) -> float:

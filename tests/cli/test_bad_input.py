@@ -101,7 +101,7 @@ CASES: list[Case] = [
     ("train digits --size S/3", USAGE, "8x8 3x3"),
     ("train digits --image-size 9", USAGE, "9x9 2x2"),
     ("train digits --image-size 0", USAGE, "image-size 0"),
-    ("train digits --image-size 0x5", USAGE, "image-size (0, 5)"),
+    ("train digits --image-size 0x5", USAGE, "image-size 0x5"),
     ("models S/17", USAGE, "224x224 17x17"),
     ("models S/16 --channels 0", USAGE, "channels 0"),
     ("models {run} --channels 4", USAGE, "{run} --channels"),

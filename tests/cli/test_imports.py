@@ -81,12 +81,21 @@ WORDS = {  # what each verb is told that is there, and is not
 OPTIONS = {  # and values that are none
     "train digits": [
         *("--config nosuch.yaml", "--init nosuch", "--max-time soon", "--size Q/4", "--epochs 0", "--top 3"),
-        *("--recipe nosuch", "--recipe sort-digits", "--task nosuch", "--device nosuch"),
+        *("--recipe nosuch", "--recipe sort-digits", "--task nosuch", "--device nosuch", "--out OURS"),
+        *("--workers -1", "--bits 9", "--class-weights nosuch.csv"),
     ],
     "train sort-digits": ["--recipe digits"],
     "train mnist": ["--data-root ./nosuch"],
     "distill digits --teacher torchvision:resnet18": ["--student Q/4", "--batch-size 0", "--alpha many"],
-    "predict HERE digits": ["--threads 0", "--top 0", "--top some", "--beam 0", "--ray local", "--out p.txt"],
+    "predict HERE digits": [
+        "--threads 0",
+        "--top 0",
+        "--top some",
+        "--beam 0",
+        "--ray local",
+        "--out p.txt",
+        "--coverage 2",
+    ],
     "explain HERE digits": ["--method nosuch", "--compare --methods rollout,nosuch", "--count 0", "--precision half"],
     "explain HERE mnist": ["--out page.pdf"],
     "similar HERE digits digits": ["--out page.pdf"],
@@ -94,6 +103,7 @@ OPTIONS = {  # and values that are none
     "train OURS": ["--epochs 3"],
     "evaluate HERE mnist": ["--out page.pdf", "--data-root ./nosuch", "--device 0"],
     "embed HERE mnist --out f.npz": ["--data-root ./nosuch"],
+    "evaluate": ["STOPPED", "HERE --split=", "HERE --std 0"],
     "evaluate HERE": ["--neighbours 0", "--class-names nosuch.txt", "--image-size wide"],
 }
 
@@ -118,6 +128,9 @@ def test_what_is_not_there_and_no_value_are_refused_without_torch(tmp_path: Path
     places = {"HERE": tmp_path / "model.safetensors", "OURS": tmp_path / "ours"}
     places["HERE"].touch()
     places["OURS"].mkdir()
+    places["STOPPED"] = tmp_path / "stopped"
+    places["STOPPED"].mkdir()
+    (places["STOPPED"] / "config.yaml").write_text("data: digits\n")
     (places["OURS"] / "config.json").write_text('{"vitrail": {"input": null, "output": {"classes": ["a", "c"]}}}')
     refused = [f"{verb} {words}" for table in (WORDS, OPTIONS) for verb, some in table.items() for words in some]
     assert {words.split()[0] for words in refused} == VERBS.keys() - {"completion"}

@@ -8,8 +8,8 @@ import pytest
 from tests.errors import command_in, must_raise
 from vitrail.cli.args import Explain, Predict, Train
 from vitrail.cli.main import VERBS, check_methods
-from vitrail.cli.parse import command_of, parse
-from vitrail.errors import Hint, UsageError
+from vitrail.cli.parse import command_of, options_of, parse
+from vitrail.errors import Hint, UsageError, check_bounds
 
 
 def predict(*words: str) -> Predict:
@@ -66,7 +66,7 @@ def test_numbers_of_one_option_may_be_words_of_their_own(tmp_path: Path, monkeyp
 
 
 def test_a_value_may_begin_with_a_hyphen() -> None:
-    assert train("digits", "--lr", "-1e-3").lr == -0.001
+    assert train("digits", "--split-seed", "-1").split_seed == -1
     assert parse(Explain, "explain", ["run", "a.png", "--target", "-a", "--option=layer=-1"]).target == "-a"
     assert train("--out", "--strange--", "digits").out == Path("--strange--")
 
@@ -125,7 +125,7 @@ REFUSED = [  # what is typed, what the problem names, and the command of the hin
         "predict run a --out x.csv --deadline 5 --ray local",
     ),
     ("explain run", "IMAGES", "explain run photo.jpg"),
-    ("explain run a --count 0", "--count .* 0", "explain run a --count 1"),
+    ("explain run a --count 0", "--count .* 0", "explain run a --count 8"),
     ("explain run a --methods legrad", "--methods legrad .* --compare", "explain run a --methods legrad --compare"),
     ("explain run a --compare --method rollout", "--method .* --compare", "explain run a --compare"),
     ("explain run a --method all", "--method .* all", "explain run a --compare --methods all"),
@@ -227,3 +227,23 @@ def test_a_command_of_many_files_names_some_of_them() -> None:
     assert text.startswith("vitrail predict run 0.png 1.png ")
     assert text.endswith(" ... --json --beam 4  # or fewer")
     assert len(text) < 200
+
+
+def test_every_bound_of_an_option_is_held_and_the_hint_is_inside() -> None:
+    outside, seen = {"least": -1, "above": 0, "most": 1, "below": 0}, 0
+    for verb, row in VERBS.items():
+        options = options_of(row.options)
+        names = [str(one.choices[0] if one.choices else "x") for one in options.values() if one.positional]
+        for option in options.values():
+            for bound in (each for each in outside if option.stated(each) is not None and option.hidden is None):
+                others = [one for one in options.values() if one.required and not one.positional]
+                given = [word for one in others for word in one.typed(["x"])] + [f"{option.flag}={{}}"]
+                typed = shlex.join([*names, *given]).format(option.stated(bound) + outside[bound])
+                with must_raise(UsageError, option.flag) as caught:
+                    parse(row.options, verb, shlex.split(typed))
+                inside = list(caught.value.hint.flags.values())
+                assert inside or option.name in caught.value.hint.drop
+                for value in inside:
+                    check_bounds(option.name, value, option.metadata)
+                seen += 1
+    assert seen > 80

@@ -75,6 +75,8 @@ def put_places(root: Path) -> None:
     """A run, photographs, and what is neither."""
     shutil.copytree(runs.photographs() / "abc", root / "photos")
     shutil.copytree(runs.run_of("photos"), root / "runs" / "photos")
+    shutil.copytree(root / "runs" / "photos", root / "runs" / "stopped", ignore=shutil.ignore_patterns("model"))
+    (root / "runs" / "stopped" / "evaluation.json").unlink()
     photo = root / "photos" / "val" / "a" / "a_000.jpg"
     for folder in ("empty", "my photos"):
         (root / folder).mkdir()
@@ -98,6 +100,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
     return named | {
         "trained": runs.photographs() / "abc",
         "here": here,
+        "stopped": root / "runs" / "stopped",
         "reads": runs.run_of("strings"),
         "sorts": runs.run_of("sort-digits"),
         "string": runs.strings() / "3.png",

@@ -17,8 +17,8 @@ import pytest
 from tests.errors import figures, must_raise
 from tests.locks import holder, leave_lock
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.io import locked, write_file
-from vitrail.runs.folder import RunFolder, default_folder, environment_of_run, open_folder, point_latest, resume_command
+from vitrail.io import locked, resume_command, write_file
+from vitrail.runs.folder import RunFolder, default_folder, environment_of_run, open_folder, point_latest
 
 
 def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Assumptions:
     TITLE: ClassVar[str] = "pretrained weights of other libraries: what their files do not state"
 
     mean: tuple[float, ...] | None = option(metavar=PER_CHANNEL)
-    std: tuple[float, ...] | None = option(metavar=PER_CHANNEL)
+    std: tuple[float, ...] | None = option(metavar=PER_CHANNEL, above=0, example=0.5)
     class_names: Path | None = None
     assume: str | None = option(metavar="NAME=VALUE,...")
 
@@ -69,8 +69,8 @@ class WeightsOptions(Assumptions):
             own.
     """
 
-    image_size: int | tuple[int, int] | None = option(metavar=SIDES)
-    channels: int | None = None
+    image_size: int | tuple[int, int] | None = option(metavar=SIDES, least=1)
+    channels: int | None = option(least=1)
     bits: int | None = None
 
 
@@ -105,9 +105,9 @@ class JobOptions:
 
     TITLE: ClassVar[str] = "many images, written to --out"
 
-    ray: str | None = option(metavar="ADDRESS|local", needs="out")
-    workers: int | None = option(needs="out", least=0)
-    deadline: float | None = option(needs="ray", least=0)
+    ray: str | None = option(metavar="ADDRESS|local", needs="out", example="local")
+    workers: int | None = option(needs="out", least=0, example=2)
+    deadline: float | None = option(needs="ray", above=0, example=600)
 
     def __post_init__(self) -> None:
         """Refuse no worker at all."""
@@ -135,7 +135,7 @@ class Launch:
     TITLE: ClassVar[str] = "output and processes"
 
     out: Path | None = None
-    devices: int | None = None
+    devices: int | None = option(least=1, example=2)
     print_launch: Literal["slurm", "torchrun"] | None = option(needs="out")
     dry_run: bool = False
     json: bool = False
@@ -200,7 +200,7 @@ class Evaluate(Inference, InPrecision, LayoutOptions):
     run: str = positional(help=RUN)
     data: str = positional("")
     split: str | None = None
-    neighbours: int | None = None
+    neighbours: int | None = option(least=1, example=5)
     out: Path | None = None
     strict: bool = False
     json: bool = False
@@ -230,12 +230,12 @@ class Predict(Inference, InPrecision, JobOptions, ColumnOptions):
 
     run: str = positional(help=RUN)
     inputs: tuple[str, ...] = positional()
-    beam: int | None = option(apart="sample", least=1)
+    beam: int | None = option(apart="sample", least=1, example=4)
     sample: bool = False
-    temperature: float | None = option(needs="sample", least=0)
-    seed: int | None = option(needs="sample", least=0)
-    top: int | Literal["all"] | None = option(metavar="N|all")
-    coverage: float | None = option(example="0.9")
+    temperature: float | None = option(needs="sample", above=0, example=0.7)
+    seed: int | None = option(needs="sample", least=0, most=2**63 - 1, example=0)
+    top: int | Literal["all"] | None = option(metavar="N|all", least=1, example=5)
+    coverage: float | None = option(above=0, below=1, example=0.9)
     out: Path | None = option(example="predictions.csv")
     json: bool = False
 
@@ -309,14 +309,16 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
     methods: str | None = option(metavar="NAME,...", needs="compare")
     target: str | None = option(metavar="CLASS")
     contrast: str | None = option(metavar="CLASS")
-    top_labels: int | Literal["all"] | None = option(metavar="N|all", apart="target contrast similar_to")
+    top_labels: int | Literal["all"] | None = option(
+        metavar="N|all", least=1, example=5, apart="target contrast similar_to"
+    )
     similar_to: Path | None = None
     no_trust: bool = False
     full: bool = False
     background: Path | None = None
     masks: Path | None = option(apart="no_trust")
     nearest: str | None = option(metavar="FILE|none")
-    count: int | None = option(least=1)
+    count: int | None = option(least=1, example=8)
     out: Path | None = option(example=f"maps{LINES}")
     json: bool = False
     option: tuple[str, ...] = option((), metavar="NAME=VALUE")  # the last one: from here on the word means this field
@@ -378,9 +380,9 @@ class SimilarOptions(Inference, ColumnOptions):
     run: str = positional(help=RUN)
     images: str = positional()
     data: str = positional()
-    neighbours: int = option(5, least=1)
+    neighbours: int = option(5, least=1, example=5)
     pooling: str | None = None
-    queries: int = option(8, least=1)
+    queries: int = option(8, least=1, example=8)
     out: Path | None = None
     json: bool = False
 
@@ -435,21 +437,21 @@ class Data(LayoutOptions):
     action: Literal["pack", "check", "show"] = positional()
     data: str = positional()
     out: Path | None = option(example="packed", unless="action=check action=show")
-    shorter_side: int | None = None
-    quality: int | None = option(needs="shorter_side")
-    shard_size: int | None = None
+    shorter_side: int | None = option(least=1, most=65535, example=256)
+    quality: int | None = option(needs="shorter_side", least=1, most=100, example=90)
+    shard_size: int | None = option(least=1, most=10**6, example=128)
     model: str | None = option(metavar="WEIGHTS", example="runs/latest")
     device: str = option("auto", needs="model")
     fix_split: Path | None = option(example="split.csv")
     crops: bool = False
     recipe: str | None = option(metavar="NAME")
-    image_size: int | tuple[int, int] | None = option(metavar=SIDES)
+    image_size: int | tuple[int, int] | None = option(metavar=SIDES, least=1)
     resize: Literal["crop", "squash", "pad"] | None = None
     init: str | None = option(metavar="WEIGHTS")
-    seed: int | None = None
+    seed: int | None = option(most=2**63 - 1, example=0)
     config: Path | None = None
     task: str | None = option(metavar="NAME")
-    count: int | None = option(least=1)
+    count: int | None = option(least=1, example=3)
     data_root: Path | None = None
     json: bool = False
 
@@ -475,9 +477,9 @@ class Models(WeightsOptions):
     """
 
     size: str = positional("")
-    image_size: int | tuple[int, int] | None = option(metavar=SIDES)
-    channels: int | None = None
-    classes: int | None = None
+    image_size: int | tuple[int, int] | None = option(metavar=SIDES, least=1)
+    channels: int | None = option(least=1, example=3)
+    classes: int | None = option(least=0, example=1000)
     json: bool = False
 
 

@@ -11,9 +11,9 @@ import torch
 
 from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, WeightsOptions
 from vitrail.cli.output import warn
-from vitrail.data.images import DEPTHS, Images
+from vitrail.data.images import Images
 from vitrail.data.sources import read_images
-from vitrail.errors import VitrailError, check_option
+from vitrail.errors import VitrailError
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
@@ -73,8 +73,7 @@ def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
 
 def load_options(options: WeightsOptions) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
-    found, bits = assumptions_of(options), options.bits
-    check_option("bits", bits, bits in (None, *DEPTHS), f"one of {', '.join(map(str, DEPTHS))}", 12)
+    found = assumptions_of(options)
     names = "image_size", "channels", "bits"
     return found | {name: value for name in names if (value := getattr(options, name)) is not None}
 

@@ -16,15 +16,17 @@ from typing import Any, NamedTuple
 
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
-from vitrail.cli.parse import DASHES, EXAMPLES, USUAL, command_of, guesses, parse
+from vitrail.cli.parse import DASHES, EXAMPLES, command_of, data_of, guesses, parse
 from vitrail.data.sources import FEATURES, check_images, check_path, files_of, format_of, is_named, known_format
 from vitrail.errors import (
+    DEPTHS,
     INTERRUPTED,
     DataError,
     Hint,
     UsageError,
     VitrailError,
-    check_count,
+    check_address,
+    check_option,
     check_task,
     located,
     nearest,
@@ -34,7 +36,7 @@ from vitrail.errors import (
     parse_size,
     worker_ended,
 )
-from vitrail.io import check_table, evaluation_place, neighbours_place, once, page_at
+from vitrail.io import check_new, check_table, evaluation_place, neighbours_place, once, page_at
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
 from vitrail.weights.places import check_model, is_foreign, stated_by
@@ -105,6 +107,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def suggested(hint: Hint, words: Sequence[str]) -> str:
+    """What to try after a command: of a command that would be refused at once the corrected one, and so on.
+
+    A sentence, or a place where nothing is, ends that.
+    """
+    verb = VERBS.get(words[0]) if words else None
+    line = str(hint) if verb is None else command_of(hint, verb.options, words[0], words[1:])
+    first, *again = shlex.split(line, comments=True) if line.startswith("vitrail ") else [""]
+    if not first or again[0] not in VERBS or [*again] == [*words] or {"-h", "--help"} & {*again}:
+        return line
+    try:
+        refuse_at_once(parse(VERBS[again[0]].options, again[0], again[1:]))
+    except VitrailError as error:
+        if error.hint.flags or error.hint.drop or error.hint.instead:
+            further = suggested(error.hint, again)
+            if further.startswith("vitrail ") and "--help" not in further:
+                return further if "  # " in further else "  # ".join([further, *line.split("  # ")[1:]])
+    return line
+
+
 def _leave(number: int, frame: object) -> None:
     """SIGINT or SIGTERM while a command imports, and has begun nothing: its line, and the end.
 
@@ -125,8 +147,7 @@ def _complain(error: BaseException, words: Sequence[str], debug: bool = False) -
     ended = worker_ended(error) if isinstance(error, RuntimeError) else None
     error, code = ended or error, 1
     if isinstance(error, VitrailError):
-        verb, problem, code = VERBS.get(words[0]) if words else None, error.problem, error.exit_code
-        hint = str(error.hint) if verb is None else command_of(error.hint, verb.options, words[0], words[1:])
+        problem, code, hint = error.problem, error.exit_code, suggested(error.hint, words)
     elif isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):  # of an import
         more = "; with --out RUN --resume auto a run continues" if words and words[0] in ("train", "distill") else ""
         problem, hint, code = "interrupted", f"the same command again{more}", INTERRUPTED
@@ -160,8 +181,12 @@ def run(arguments: list[str]) -> int:
     if name not in VERBS:
         plain = name.lower().lstrip(DASHES)
         if page := guesses("missing").get(plain):
-            run = words[0] if words and words[0][:1] not in DASHES else "runs/latest"
-            hint = guesses("instead")[page].replace("'RUN'", repr(run)).replace("RUN", shlex.quote(run))
+            run, *more = [word for word in words if word[:1] not in DASHES] or ["runs/latest"]
+            hint = guesses("instead")[page]
+            said = {"'RUN'": repr(run), "RUN": shlex.quote(run), "IMAGES": shlex.join(more)}
+            data = data_of(run) or (run if Path(run).is_dir() and not stated_by(run) else EXAMPLES["data"])
+            for word, typed in {**said, "DATA": shlex.quote(data)}.items():
+                hint = hint.replace(word, typed)
             raise UsageError(f"vitrail has no verb '{name}', and nothing that does this (docs/limits.md)", hint)
         meant, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
         if meant is None and place is not None:
@@ -172,6 +197,10 @@ def run(arguments: list[str]) -> int:
     verb = VERBS[name]
     options = parse(verb.options, name, words)
     refuse_at_once(options)
+    for word in dict.fromkeys(_data_of(options)) if _is_first() else ():
+        folder = Path(word)
+        if is_named(word) and folder.is_dir() and not ((folder / "config.yaml").is_file() or stated_by(word)):
+            warn(f"{word} is the set of that name, and not the folder here, which is ./{word}")
     module, _, function = verb.run.partition(".")
     show_waiting(LOADING)
     called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
@@ -255,7 +284,10 @@ def check_class(options: Any, argument: str, word: str) -> None:
 def check_written(options: Any, out: Path) -> None:
     """Refuse a file that the verb could not write in the end."""
     pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
-    if isinstance(options, args.Predict):
+    if isinstance(options, args.Train | args.Distill):
+        if options.resume == "never" and not options.dry_run and _is_first():  # which may have made it
+            check_new(out)
+    elif isinstance(options, args.Predict):
         check_table(out, out.suffix.lower(), "predictions", ".csv")
     elif isinstance(options, args.Embed):
         check_table(out, out.suffix, "features", FEATURES[0])
@@ -270,6 +302,13 @@ def check_data_root(options: Any, root: Path) -> None:
     for word in _data_of(options):
         if known := files_of(word):
             check_folder(known, root)
+
+
+def check_layout(options: Any) -> None:
+    """Refuse a pattern of groups or fractions by which no data could be read."""
+    from vitrail.data.layout import Layout  # with numpy, for who types one of them
+
+    Layout.of(options)
 
 
 def _data_of(options: Any) -> list[str]:
@@ -290,7 +329,6 @@ def check_network(size: str) -> None:
 NAMES = "data", "inputs", "images"  # options that name data
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
 CHECKS: dict[str, Callable[[Any], object]] = {
-    **{name: partial(check_count, name, usual=usual) for name, usual in USUAL.items()},
     "run": check_model,
     "teacher": located("the teacher")(check_model),
     "model": check_model,
@@ -304,7 +342,9 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "device": lambda name: name == "auto" or parse_device(name),
     "task": partial(check_task, known=LEARNT),
     "max_time": parse_seconds,
-    "top": lambda top: top == "all" or check_count("top", top, 3),
+    "class_weights": lambda name: name == "auto" or check_path(Path(name), kind=UsageError),
+    "bits": lambda bits: check_option("bits", bits, bits in DEPTHS, f"one of {', '.join(map(str, DEPTHS))}", 12),
+    "ray": check_address,
 }
 """By the name of an option: what refuses a value, or one that names nothing that is there."""
 
@@ -317,10 +357,6 @@ def refuse_at_once(options: Any) -> None:
     """
     if getattr(options, "print_launch", None):  # for machines elsewhere
         return
-    for word in dict.fromkeys(_data_of(options)) if _is_first() else ():
-        folder = Path(word)
-        if is_named(word) and folder.is_dir() and not ((folder / "config.yaml").is_file() or stated_by(word)):
-            warn(f"{word} is the set of that name, and not the folder here, which is ./{word}")
     resumes = getattr(options, "resume", "never") != "never"  # which needs nothing of what the run started from
     of_several: dict[str, Callable[[Any], object]] = {
         "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),
@@ -329,6 +365,7 @@ def refuse_at_once(options: Any) -> None:
         "out": partial(check_written, options),
         "recipe": partial(check_recipe, options),
         "data_root": partial(check_data_root, options),
+        **dict.fromkeys(("fractions", "group_pattern"), lambda text: check_layout(options)),
     }
     for name, check in (CHECKS | of_several).items():
         value: Any = getattr(options, name, None)

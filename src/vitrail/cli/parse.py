@@ -17,7 +17,7 @@ imported. The hint of an error becomes the whole corrected command: `command_of`
 
 import argparse
 import inspect
-import math
+import json
 import mimetypes
 import re
 import shlex
@@ -34,7 +34,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.arguments import parse_word
-from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
+from vitrail.data.sources import is_named
+from vitrail.errors import Hint, UsageError, as_word, check_bounds, nearest, words_inside
 
 Options = TypeVar("Options")
 
@@ -65,10 +66,7 @@ def hidden(instead: str, default: Any = None) -> Any:
 
 # What a hint types for an option of a name, where its field states nothing else
 EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg"}
-EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors", "ray": "local"}
-EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256, "top": 5, "lr": 0.001, "max_time": "10m"}
-USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
-EXAMPLES |= USUAL
+EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors"}
 
 DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"  # what a page or a word processor makes of a hyphen
 
@@ -78,7 +76,7 @@ def guesses(kind: str) -> dict[str, str]:
     """What people type for verbs, features that are not there, or options, and what each means: `guesses.yaml`."""
     import yaml  # for what is wrong alone
 
-    table = yaml.safe_load(files("vitrail.cli").joinpath("guesses.yaml").read_text("utf-8"))[kind]
+    table = yaml.safe_load(files("vitrail.cli").joinpath("guesses.yaml").read_text("utf-8")).get(kind, {})
     return {word: meaning for meaning, words in table.items() for word in words.split()}
 
 
@@ -88,7 +86,8 @@ class _Option:
     Attributes:
         name: Of the field.
         default: Of the field; MISSING where it has none.
-        stated: What else the field states, by its name; None where it does not.
+        metadata: What else the field states.
+        stated: The same by its name; None where it does not.
         help: What it does.
         kind: Its annotation, without None: what is left out, no word says.
         choices: The only words that are taken; all where empty.
@@ -104,7 +103,8 @@ class _Option:
     """
 
     def __init__(self, field: Field[Any], hint: Any, help: str) -> None:
-        self.name, self.default, self.stated = field.name, field.default, field.metadata.get
+        self.name, self.default, self.metadata = field.name, field.default, field.metadata
+        self.stated = field.metadata.get
         self.help = self.stated("help") or help
         parts = [part for part in get_args(hint) if part is not NoneType]
         self.kind = reduce(or_, parts) if get_origin(hint) is UnionType else hint
@@ -114,7 +114,8 @@ class _Option:
         self.required = self.default is MISSING or bool(self.stated("unless"))
         dashed, no = self.name.replace("_", "-"), "no-" if self.default is True else ""
         self.flag = dashed.upper() if self.positional else f"--{no}{dashed}"
-        self.example = self.stated("example") or EXAMPLES.get(self.name) or (self.choices or (True,))[0]
+        known = self.stated("example", ""), EXAMPLES.get(self.name, ""), *self.choices, True
+        self.example = next(each for each in known if each != "")
         words = f"{{{','.join(self.choices)}}}" if self.choices else self.name.upper()
         shown, named = _KINDS.get(self.kind, (words, "a name"))
         self.metavar = self.stated("metavar") or shown
@@ -134,8 +135,11 @@ class _Option:
         """
         if self.kind is bool:
             return self.default is not True
-        if self.kind is str:
+        if self.kind is str and (word or self.positional):
             return word
+        with suppress(ValueError):
+            if self.kind in (int, float):
+                return self.kind(word)  # without pydantic, which reads what is no plain number
         with suppress(ValueError):
             if word:
                 return parse_word(self.kind, word)
@@ -221,7 +225,8 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     for one in missing:
         about = re.split(r"[;.] | \(", one.help.rstrip("."))[0]
         problem = f"vitrail {verb} needs {one.flag} ({about[0].lower()}{about[1:]})"
-        typed, first = {each.name: each.example for each in missing}, given.get("run", [""])[0]
+        first = given.get("run", [""])[0]
+        typed = {each.name: (each.positional and data_of(first)) or each.example for each in missing}
         if one.positional and str(mimetypes.guess_type(first)[0]).startswith("image/"):
             typed |= {one.name: first, "run": options["run"].example}
         raise UsageError(problem, Hint(typed))
@@ -232,6 +237,15 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     needs = getattr(kind, "NEEDS", {})
     _check({name: value for name, value in values.items() if value != options[name].default}, needs, options)
     return kind(**values)
+
+
+def data_of(run: str) -> str:
+    """The data of a run, as they are named; empty where they are gone, or no run is."""
+    try:
+        name = str(json.loads((Path(run) / "data.json").read_text("utf-8"))["name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return name if is_named(name) or Path(name).exists() else ""
 
 
 def _misplaced(
@@ -285,8 +299,11 @@ def _given(
             option, fixed = (flags[flag], None) if flag in known else _meant(flag, follows, options)
             problem = f"vitrail {verb} has no option {flag}"
             if option is None:
-                absent = guesses("absent").get(flag.lstrip(DASHES).lower())
-                raise UsageError(problem, (flag in flags and flags[flag].hidden) or absent or usage)
+                absent = (guesses("absent") | guesses(f"absent of {verb}")).get(flag.lstrip(DASHES).lower(), usage)
+                instead, _, text = absent.partition("  # ")
+                gone = {word: instead} | ({follows: ""} if is_next and not equals and follows else {})
+                hint = Hint(instead=gone, text=text) if instead.startswith("--") else absent
+                raise UsageError(problem, (flag in flags and flags[flag].hidden) or hint)
             if option.kind is bool and equals and strict:
                 on = value.lower() not in ("no", "false", "off", "0")
                 hint = Hint({option.name: on is not option.default})
@@ -348,7 +365,7 @@ def _name_in(word: str) -> str:
 
 
 def _check(values: Mapping[str, Any], needs: Mapping[str, str], options: Mapping[str, _Option]) -> None:
-    """Refuse values that do not go together, or are too small.
+    """Refuse values that do not go together, or are out of their bounds.
 
     Args:
         values: That were typed, other than the defaults.
@@ -360,6 +377,7 @@ def _check(values: Mapping[str, Any], needs: Mapping[str, str], options: Mapping
     """
     for name, value in values.items():
         option, flag = options[name], options[name].flag
+        check_bounds(name, value, option.metadata, flag)
         for other in (option.stated("apart") or "").split():
             if other in values:
                 raise UsageError(f"{flag} and {options[other].flag} cannot be combined", Hint(drop=[name]))
@@ -368,10 +386,6 @@ def _check(values: Mapping[str, Any], needs: Mapping[str, str], options: Mapping
             shown = f"{value:g}" if isinstance(value, float) else as_word(value)
             problem = f"{flag} {shown} needs {others[0].flag}, which is missing"
             raise UsageError(problem, Hint({others[0].name: others[0].example}))
-        least, whole = option.stated("least"), isinstance(value, int)
-        if least is not None and not (value >= least if whole else least < value < math.inf):
-            wanted = f"at least {least}" if whole else f"above {least} and finite"
-            raise UsageError(f"{flag} must be {wanted}, got {value}", Hint({name: EXAMPLES.get(name, least)}))
 
 
 def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.arguments import typed
-from vitrail.errors import DataError, Hint, UsageError, located
+from vitrail.errors import DEPTHS, DataError, Hint, UsageError, located
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
 """The formats that are opened, known by the first bytes of a file and never by its name; and see `HEIF`."""
@@ -48,7 +48,6 @@ MOST_HASHED = 2**28
 """Bytes of a file that are hashed."""
 
 SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
-DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
 DEEP = "16 bits in each colour"  # of an opened image whose file has these: Pillow keeps the upper 8
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 

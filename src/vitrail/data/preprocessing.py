@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.arguments import typed
-from vitrail.data.images import DEPTHS, convert_mode, open_image, upright
-from vitrail.errors import DataError, UsageError, check_keys
+from vitrail.data.images import convert_mode, open_image, upright
+from vitrail.errors import DEPTHS, DataError, UsageError, check_keys
 
 LONGEST_SIDE = 65535  # pixels of an image, also of one that is scaled before its centre is cut out
 CHANNELS = 1, 3  # grey, colour

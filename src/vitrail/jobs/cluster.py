@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from vitrail.errors import Hint, RunError, UsageError, counted
+from vitrail.errors import Hint, RunError, UsageError, check_address, counted
 from vitrail.jobs import cluster_guard
 from vitrail.jobs.parts import Carry, Compute, carry_here
 from vitrail.jobs.precision import Opening, Precision
@@ -68,10 +68,7 @@ class Cluster:
         Raises:
             UsageError: Names what is possible.
         """
-        port = self.address.rpartition(":")[2]
-        if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
-            problem = f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'"
-            raise UsageError(problem, Hint({"ray": LOCAL}))
+        check_address(self.address)
         if self.address == LOCAL and self.workers is not None and self.workers > (room := local_room(self.threads)):
             each = f"{counted(room, 'worker')} of {counted(self.threads, 'thread')}"
             problem = f"this machine has {counted(cores(), 'processor core')}, for {each}, got {self.workers} workers"

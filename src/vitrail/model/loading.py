@@ -21,7 +21,7 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
-from vitrail.errors import DataError, Hint, UsageError, VitrailError, located, some_of
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, located
 from vitrail.io import read_json
 from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -30,7 +30,7 @@ from vitrail.nn.networks import build_network, config_from_dict, without_numbers
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import check_finite_tensors, check_tensors_fit
-from vitrail.weights.places import CONFIG, KEY, PREPROCESSOR, check_model, is_foreign, is_ours, of_others, weights_in
+from vitrail.weights.places import CONFIG, KEY, PREPROCESSOR, check_model, is_foreign, is_ours, of_others
 from vitrail.weights.saved import find_contradiction
 
 FORMAT = 3
@@ -204,7 +204,6 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
         folder = folder / "model"
     if not (folder / CONFIG).is_file():
         check_model(path)
-        raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
     own: Any = config.get(KEY)
     if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
@@ -294,30 +293,3 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
         check_tensors_fit(tensors, wanted, SAVED_AGAIN)
         check_finite_tensors({name: tensors[name] for name, _ in network.named_parameters()}, SAVED_AGAIN)
     network.load_state_dict(tensors)
-
-
-def _other(path: Path, instead: Path) -> Hint:
-    return Hint(instead={str(path): str(instead)})
-
-
-def _not_a_model(path: Path) -> DataError:
-    around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
-    if path.is_file():
-        problem = f"{path} is neither a folder nor a weights file"
-        return DataError(problem, around or "the path of a .safetensors, .npz or .pth file")
-    if (path / "config.yaml").is_file():
-        problem = f"{path} is an unfinished run, so it contains no model yet"
-        return DataError(problem, f"the command in {path / 'command.txt'} with --out {path} --resume auto")
-    if (path / "adapter_config.json").is_file():
-        problem = f"{path} contains only an adapter, which needs the network that it was trained on"
-        whole = path.parent / "model"
-        return DataError(problem, _other(path, whole) if whole.is_dir() else "the whole model")
-    opens = [one for one in path.iterdir() if (one / "model" / CONFIG).is_file() or is_ours(one) or weights_in(one)]
-    if inside := sorted((each.name for each in opens), key=lambda name: (len(name), name)):  # checkpoint-1000 is last
-        problem = f"{path} contains no model itself, but these folders in it do: {some_of(inside[::-1])}"
-        return DataError(problem, _other(path, path / inside[-1]))
-    if files := sorted(each for each in path.iterdir() if each.is_file() and of_others(each)):
-        return DataError(f"{path} contains weights but no {CONFIG} that describes them", _other(path, files[0]))
-    inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
-    hint = f"a run or model folder, or a folder with {CONFIG} and model.safetensors, as on the hubs"
-    return DataError(f"{path} contains no model and no weights: {inside}", hint)

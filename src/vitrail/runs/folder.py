@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import socket
 import sys
@@ -38,7 +37,19 @@ from vitrail.data.columns import Labels
 from vitrail.data.dataset import Dataset
 from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, RunError, UsageError, out_of_memory, some_of
-from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, other_out, read_json, to_json, write_file
+from vitrail.io import (
+    FULL,
+    WRITING,
+    append_line,
+    check_new,
+    free_name,
+    home_out,
+    once,
+    other_out,
+    read_json,
+    to_json,
+    write_file,
+)
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
@@ -202,10 +213,9 @@ def open_folder(path: Path, resume: bool) -> bool:
         UsageError: If it holds anything and `resume` is False, or holds something that is no run.
     """
     folder = RunFolder(path)
+    if not resume:
+        check_new(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        if not resume:
-            hint = Hint({"resume": "auto"}) if folder.config.is_file() else other_out(path)
-            raise UsageError(f"{path} exists already", hint)
         if folder.config.is_file():
             return True
         names = {each.name.removesuffix(WRITING) for each in path.iterdir()} if path.is_dir() else set()
@@ -253,23 +263,6 @@ def saving(path: Path, command: str, again: str) -> Iterator[None]:
     finally:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-
-
-def drop_options(command: str, *options: str) -> list[str]:
-    """The words of a command but for some options, which have values."""
-    words, others = iter(shlex.split(command)), list[str]()
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if name.replace("_", "-") not in options:
-            others.append(word)
-        elif not equals:
-            next(words, None)
-    return others
-
-
-def resume_command(command: str, path: Path) -> str:
-    """The command that resumes the run in a folder, from the one that started it."""
-    return shlex.join([*drop_options(command, "--out", "--resume"), "--out", str(path), "--resume", "auto"])
 
 
 def point_latest(folder: Path) -> None:

@@ -22,13 +22,13 @@ from vitrail.data.dataset import Split
 from vitrail.data.layout import Layout
 from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import UsageError
-from vitrail.io import locked
+from vitrail.io import locked, resume_command
 from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.contracts import check_own_kinds
 from vitrail.runs.evaluate import BATCH, evaluate_split
-from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resume_command, saving
+from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, saving
 from vitrail.runs.settings import Settings, settings_to_dict
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, Hint, UsageError, nearest
-from vitrail.io import read_json
+from vitrail.errors import DataError, Hint, UsageError, nearest, some_of
+from vitrail.io import read_json, resume_command
 
 SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
 PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
@@ -135,8 +135,12 @@ def check_model(name: str | Path) -> None:
         DataError: There is no such folder or file; names the nearest.
     """
     text, path = str(name), Path(name)
-    if text.startswith(HUBS) or path.exists():
+    if text.startswith(HUBS) or any((path / inside / CONFIG).is_file() for inside in ("", "model")):
         return
+    if path.exists():
+        if of_others(path):
+            return
+        raise not_a_model(path)
     if close := guess_name(text):
         raise UsageError(f"{name} is neither a file or folder nor a hub's name", Hint(instead={text: close}))
     if text.startswith(LIVE):
@@ -162,3 +166,39 @@ def missing_weights(path: Path) -> DataError:
     close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
     hint = Hint(instead={str(path): str(path.with_name(close))}) if close else f"ls {shlex.quote(str(there))}"
     return DataError(f"there is no weights file {path}", hint)
+
+
+def _other(path: Path, instead: Path) -> Hint:
+    return Hint(instead={str(path): str(instead)})
+
+
+def not_a_model(path: Path) -> DataError:
+    """The error for a path at which neither a model is nor weights are."""
+    around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
+    if path.is_file():
+        problem = f"{path} is neither a folder nor a weights file"
+        return DataError(problem, around or "the path of a .safetensors, .npz or .pth file")
+    if (path / "config.yaml").is_file():
+        problem = f"{path} is an unfinished run, so it contains no model yet"
+        command, typed = path / "command.txt", ""
+        with contextlib.suppress(OSError, ValueError):
+            typed = command.read_text("utf-8").splitlines()[-1]
+        typed = (
+            typed
+            if typed.startswith("vitrail ")
+            else shlex.join(["vitrail", "train", "--config", str(path / "config.yaml")])
+        )
+        return DataError(problem, resume_command(typed, path))
+    if (path / "adapter_config.json").is_file():
+        problem = f"{path} contains only an adapter, which needs the network that it was trained on"
+        whole = path.parent / "model"
+        return DataError(problem, _other(path, whole) if whole.is_dir() else "the whole model")
+    opens = [one for one in path.iterdir() if (one / "model" / CONFIG).is_file() or is_ours(one) or weights_in(one)]
+    if inside := sorted((each.name for each in opens), key=lambda name: (len(name), name)):  # checkpoint-1000 is last
+        problem = f"{path} contains no model itself, but these folders in it do: {some_of(inside[::-1])}"
+        return DataError(problem, _other(path, path / inside[-1]))
+    if files := sorted(each for each in path.iterdir() if each.is_file() and of_others(each)):
+        return DataError(f"{path} contains weights but no {CONFIG} that describes them", _other(path, files[0]))
+    inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
+    hint = f"a run or model folder, or a folder with {CONFIG} and model.safetensors, as on the hubs"
+    return DataError(f"{path} contains no model and no weights: {inside}", hint)

@@ -18,7 +18,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.images import ArrayImages
 from vitrail.data.sources import check_root, format_of
-from vitrail.errors import Hint, UsageError, check_option
+from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import height_and_width
@@ -37,7 +37,6 @@ from vitrail.weights.assume import assume_words
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 # options that are refused in a configuration file, too
 FILED = {"keep", "patience", "lora", "init", "probe"}
-LEAST = {"verdicts": (0, 24), "patience": (1, 3), "lora": (1, 8)}  # of an option, and a usual value
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 WORDS: dict[str, Callable[[Any], str]] = {
@@ -76,9 +75,6 @@ def check_request(request: Request) -> None:
         UsageError: Names both.
     """
     own, options, config = request.own, request.options, request.config
-    for name, (least, usual) in LEAST.items():
-        value = getattr(options, name)
-        check_option(name, value, value is None or value >= least, f"at least {least}", usual)
     for name, value in (("task", options.task), ("recipe", options.recipe)):
         stored = config.get(name)
         if value not in ("auto", stored) and stored not in OPEN:

@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vitrail.errors import INTERRUPTED, Hint, UsageError, counted
-from vitrail.runs.folder import drop_options
+from vitrail.io import drop_options
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import LAUNCHER, seconds_of_silence, world_of
 
