@@ -5,7 +5,7 @@ coco     coco256, a probe of the real ViT-Ti: for each pair of an image of valid
          the map of the most probable label that is absent there
 double   the lab with two digits an image, both labels (`pairs-S` of `benchmarks.planted_networks`): mean average
          precision, how often a label's map points at its own digit, and how often maps are supported: of labels that
-         are there, of one that is absent, and of images without a digit
+         are there, of one that is absent, of images without a digit, and of networks whose weights are drawn anew
 cells    cells, a probe of the same: the rank correlation of the map of what raises the count with how many cells lie in
          each patch, and its part within 6 pixels of a cell, from an even map (0) to the true counts (1); beside random
          maps of the same smoothness
@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from vitrail.data.dataset import DIGITS
 from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.sanity_check import spearman
+from vitrail.explain.sanity_check import scramble, spearman
 from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.perturb import keys_of
 from vitrail.explain.target import choose_target
@@ -53,6 +53,7 @@ from vitrail.tasks.regression import NumberTarget, Standardized
 NEAR = 6  # pixels of a cell's middle
 RANDOM = 24  # maps beside each
 DRAWS = 2000
+MOST = ", most probable"
 BATCH = 16
 
 Row = dict[str, Any]
@@ -191,6 +192,7 @@ def coco(given: argparse.Namespace, folder: Path) -> None:
 # ---- the lab with two digits
 
 
+@cache
 def lab(name: str) -> Model:
     """A network that knows two digits an image, with thresholds fitted on validation images."""
     model, made = vitrail.load(PLACE / name), planted_digits("validation", 2000, "double", seed=3)
@@ -216,6 +218,8 @@ def double_rows(tasks: list[tuple[str, str, int, int]], method: str) -> list[Row
     for name, condition, part, size in tasks:
         model, draw = lab(name), np.random.default_rng(part)
         made = planted_digits("test", size, "empty" if condition.startswith("empty") else "double", seed=1000 + part)
+        if condition.startswith("redrawn"):
+            model = replace(model, network=scramble(model.network, part))
         images = lab_images(model, made.pixels)
         with torch.no_grad():
             odds = model.network(images)
@@ -223,7 +227,7 @@ def double_rows(tasks: list[tuple[str, str, int, int]], method: str) -> list[Row
             target = made.labels[:, int(condition == "second")]
         elif condition == "absent":
             target = np.array([draw.choice(np.setdiff1d(np.arange(10), labels)) for labels in made.labels])
-        elif condition == "empty":
+        elif condition in ("empty", "redrawn"):
             target = draw.integers(10, size=size)
         else:
             target = odds.argmax(dim=1).numpy()
@@ -253,7 +257,7 @@ def double(given: argparse.Namespace, folder: Path) -> None:
         print(f"{name}: mean average precision {precision:.4f}, {len(made.labels)} images")
         explained(model, lab_images(model, made.pixels[:1]), 0, given.method)  # composites are stored
     parts = -(-given.count // (2 * BATCH * len(names)))
-    conditions = ("first", "second", "absent", "empty", "empty, most probable")
+    conditions = ("first", "second", "absent", *(each + of for each in ("empty", "redrawn") for of in ("", MOST)))
     size = {name: BATCH if name in ("first", "second") else 2 * BATCH for name in conditions}
     tasks = [(name, each, part, size[each]) for part in range(parts) for name in names for each in conditions]
     rows = run_all(partial(double_rows, method=given.method), tasks, given.workers)

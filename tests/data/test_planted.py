@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from sklearn.datasets import load_digits
 
 from tests.data.lab import digit_patches
@@ -58,12 +58,15 @@ def test_a_digit_stands_in_its_cell_and_shuffled_ones_beside_it(
     variant: Variant, grid: tuple[int, int], seed: int
 ) -> None:
     digits, labels = pool()
+    assume(grid[0] * grid[1] > PLANTED[variant])
     made = plant(digits, labels, 12, variant=variant, grid=grid, noise=0.0, seed=seed)
     assert made.pixels.shape == (12, grid[0] * SIDE, grid[1] * SIDE)
     assert (made.pixels.dtype, made.labels.dtype, made.cells.dtype) == (np.uint8, np.int64, np.int64)
     assert made.labels.shape == made.cells.shape == (12, PLANTED[variant])
     assert (made.grid, made.side) == (grid, SIDE)
-    assert ((made.cells >= 0) & (made.cells < grid[0] * grid[1])).all()
+    assert ((made.cells >= 0) == (made.labels >= 0)).all()
+    assert (made.cells >= 0).all() or variant == "count"
+    assert (made.cells < grid[0] * grid[1]).all()
     check_cells(made, digits, labels)
 
 
@@ -87,6 +90,17 @@ def test_two_digits_are_of_two_classes_in_two_cells() -> None:
     assert (made.cells[:, 0] != made.cells[:, 1]).all()
     assert set(made.labels.flatten().tolist()) == set(range(10))
     assert set(made.cells.flatten().tolist()) == set(range(3))
+
+
+def test_as_many_digits_as_are_counted_from_none_to_four() -> None:
+    """Chi-square of 4 degrees of freedom: above 23.5 with p = 1e-4. What is not there has no box."""
+    made = plant(*pool(), 2000, variant="count", grid=(2, 3))
+    there = made.cells >= 0
+    counts = np.bincount(there.sum(axis=1), minlength=5)
+    assert len(counts) == 5
+    assert ((counts - 400) ** 2 / 400).sum() < 23.5
+    areas = np.diff(made.boxes().reshape(2000, 4, 2, 2), axis=2).prod(axis=(2, 3))
+    np.testing.assert_array_equal(areas, SIDE**2 * there)
 
 
 def test_nothing_is_planted_in_empty_ones() -> None:

@@ -132,6 +132,14 @@ def test_two_labels_or_none_are_there_to_be_looked_at(name: str, planted: int, f
             refuse(name)
 
 
+def test_how_many_digits_there_are_can_be_learnt(few: list[str]) -> None:
+    raw, truth = read("planted:count,2x4"), truth_of("planted:count,2x4", "validation")
+    assert {*raw.splits} == {*COUNTS}
+    numbers = raw.splits["validation"].column("number")
+    assert numbers.names == ("count",)
+    np.testing.assert_array_equal(numbers.values[:, 0], (truth.labels >= 0).sum(axis=1))
+
+
 def test_mnist_is_read_where_its_digits_are_wanted() -> None:
     names = ("planted:mnist", "planted:mnist,2x3", "mnist-m", "planted", "planted:2x3", "./planted", "planteds")
     assert [files_of(name) for name in names] == ["mnist"] * 3 + [""] * 4

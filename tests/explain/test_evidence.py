@@ -22,14 +22,17 @@ from vitrail.explain.evidence import (
     Evidence,
     as_high,
     composites_of,
+    find_evidence,
     is_decided,
     large_enough,
 )
 from vitrail.explain.sanity_check import scramble
-from vitrail.explain.scores.perturb import explained_number, from_background
+from vitrail.explain.scores.faithfulness import MaskedImages
+from vitrail.explain.scores.perturb import compute_logits, explained_number, from_background, own_patches
 from vitrail.explain.target import choose_target, similarity
 from vitrail.explain.verdict import prepare
 from vitrail.nn import ViTConfig
+from vitrail.tasks.multilabel import MultiLabels
 from vitrail.tasks.target import LEAST_RISE, ChosenTarget, choose_class, of_function
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -248,6 +251,25 @@ def test_an_image_is_tested_alike_in_every_batch_and_the_smaller_answer_does_not
     assert set(together.composites.tolist()) == {COMPOSITES}
     assert set(together.surrogates.tolist()) <= {0, *SURROGATES}
     assert ((together.surrogates > 0) | (together.p > EVIDENCE)).all()
+
+
+def test_labels_of_an_image_share_its_surrogates_and_no_other_s() -> None:
+    """Images that are asked for several labels, in any order, are answered as each label of each image alone."""
+    network, some = make_network(SMOOTH), smooth_images(4, 1)
+    images, labels = some[[0, 1, 0, 2, 1, 3, 0, 2]], [0, 3, 1, 2, 0, 1, 3, 1]
+    codec = MultiLabels(tuple("abcd"), rates=(0.5,) * 4)  # any effect will do
+    without = torch.full((COMPOSITES, 4), -50.0)
+
+    def answered(rows: list[int]) -> list[tuple[float, int, int]]:
+        logits = compute_logits(network, len(rows), images[rows].__getitem__, 4)
+        chosen = codec.choose(logits, [labels[row] for row in rows])
+        masked = MaskedImages(network, images[rows], chosen, logits, own_patches(), 0)
+        found = find_evidence(masked, without, COMPOSITES)
+        return list(zip(*(each.tolist() for each in (found.p, found.surrogates, found.reached)), strict=True))
+
+    alone = [answered([row])[0] for row in range(len(labels))]
+    assert answered([*range(len(labels))]) == alone
+    assert len({*alone}) >= 5, "they differ, so that one cannot stand for another"
 
 
 def test_effects_by_hand() -> None:

@@ -26,6 +26,7 @@ from vitrail.explain.reporting.summary import BELOW
 from vitrail.explain.sanity_check import scramble
 from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
 from vitrail.tasks.ranking import average_precisions, best_threshold
+from vitrail.tasks.target import beside_doubt
 
 NAMES = ("bird", "cat", "dog")
 EXACT = 1e-12
@@ -144,18 +145,37 @@ def test_evidence_for_a_label_takes_it_from_its_base_rate_to_even_odds() -> None
 def test_a_label_that_is_not_predicted_and_was_chosen_for_being_the_highest_is_held_against_the_highest() -> None:
     """Of ten labels that nobody predicts one is the highest of every image: that alone is no evidence."""
     codec, faint = MultiLabels(NAMES), torch.tensor([[-3.0, -1.0, -2.0]])
-    without = torch.tensor([[0.0, -2.0, -9.0], [-5.0, -2.0, -9.0], [-4.0, -1.0, -9.0]])
+    without = torch.tensor([[0.0, -2.0, -9.0], [-4.0, -3.0, -3.5], [-4.0, -1.0, -9.0]])
+    # beside the doubt about the others faint is -1.80, 0.90, -0.58
+    # and the others are 2.25, -0.61, -7.96; -1.39, 0.08, -0.73; -2.37, 3.03, -7.46
 
     def as_high(outputs: torch.Tensor, wanted: int | None = None) -> list[bool]:
         return codec.choose(outputs, wanted).as_high(outputs, without, None)[:, 0].tolist()
 
     assert as_high(faint) == as_high(faint, 1) == [True, False, True]
+    assert codec.choose(faint).as_high_itself(faint, without, None)[:, 0].tolist() == [False, False, True]
     assert as_high(faint, 2) == [False, False, False], "asked for, and not the highest: by itself"
-    sure = faint + torch.tensor([0.0, 1.5, 0.0])
-    assert as_high(sure) == [False, False, False], "predicted: by itself"
+    sure = faint + torch.tensor([0.0, 1.5, 0.0])  # 2.40
+    assert as_high(sure) == [False, False, True], "predicted: by itself"
     low = MultiLabels(NAMES, thresholds=(0.1, 0.1, 0.1))
     assert low.choose(faint).as_high(faint, without, None)[:, 0].tolist() == [False, False, True]
     assert codec.choose(faint).select(slice(0, 1)).among.tolist() == [True]
+
+
+def test_odds_stand_beside_the_doubt_about_the_other_labels() -> None:
+    """Of what is hardly there they are the odds of a class; what is surely there leaves no doubt; of one label odds."""
+    faint = torch.tensor([[-9.0, -12.0, -14.0, -11.0]], dtype=torch.float64)
+    wanted = torch.stack([faint[0, k] - faint[0, torch.arange(4) != k].logsumexp(dim=0) for k in range(4)])
+    assert torch.allclose(beside_doubt(faint)[0], wanted, atol=1e-3)
+    sure = torch.cat([faint, torch.tensor([[40.0]], dtype=torch.float64)], dim=1)
+    assert torch.allclose(beside_doubt(sure)[0, :4], beside_doubt(faint)[0], atol=1e-6)
+    rows = torch.tensor([[3.0, 0.5, -2.0, 1.5]], dtype=torch.float64)
+    odds, p = rows[0].numpy(), 1 / (1 + np.exp(-rows[0].numpy()))
+    others = [np.log(sum(p[j] * (1 - p[j]) for j in range(4) if j != k)) for k in range(4)]
+    assert beside_doubt(rows)[0].tolist() == pytest.approx(odds - others)
+    alone = torch.tensor([[-1.0], [50.0], [2.0]])
+    assert beside_doubt(alone)[:, 0].argsort().tolist() == [0, 2, 1]
+    assert beside_doubt(torch.full((1, 3), 900.0)).isfinite().all()
 
 
 # ---- from a list to a page

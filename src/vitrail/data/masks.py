@@ -22,7 +22,7 @@ def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Im
     pixels = np.zeros(size, np.uint8)
     for top, left, bottom, right in boxes.tolist():
         pixels[top:bottom, left:right] = 255
-    return Image.fromarray(pixels) if len(boxes) else None
+    return Image.fromarray(pixels) if pixels.any() else None
 
 
 def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:

@@ -206,6 +206,8 @@ class ClassTarget(ChosenTarget):
 class OddsTarget(ChosenTarget):
     """An output that is log-odds of its own, such as of one of several labels.
 
+    Images without evidence are compared with it by its odds beside the doubt about the others: pieces of things make a
+    network sure of some label, and leave it in doubt of others, where an image of whole things leaves none.
     Where it is not predicted, and was taken for being the highest of its sample (`among`), it was chosen among all: the
     highest of images without evidence is what it is compared with.
     """
@@ -231,13 +233,20 @@ class OddsTarget(ChosenTarget):
         theirs = without.cpu().double()[:, self.target.cpu()].median(dim=0).values
         return self(outputs).cpu().double() - theirs
 
+    def as_high_itself(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """By the same label."""
+        return reaches(pick(beside_doubt(outputs), self.target), beside_doubt(without)[:, self.target], distinct)
+
     def as_high(
         self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
     ) -> Bool[Tensor, "count b"]:
         """By the label itself, or where it was chosen among all by the highest."""
-        own = without[:, self.target]
-        theirs = torch.where(self.among.to(own.device), without.amax(dim=1, keepdim=True), own)
-        return reaches(self(outputs), theirs, distinct)
+        found = beside_doubt(without)
+        own = found[:, self.target]
+        theirs = torch.where(self.among.to(own.device), found.amax(dim=1, keepdim=True), own)
+        return reaches(pick(beside_doubt(outputs), self.target), theirs, distinct)
 
     def select(self, samples: slice | Tensor) -> "OddsTarget":
         """The targets of some of the samples."""
@@ -405,6 +414,13 @@ def _check_indices(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor,
     if outside.any():
         raise UsageError(f"{problem}, got {chosen[outside].flatten()[0].item()}", hint)
     return chosen.long().expand(samples).clone()
+
+
+def beside_doubt(outputs: Float[Tensor, "*m v"]) -> Float[Tensor, "*m v"]:
+    """Log-odds, less the log of the variance of how many of the other outputs are there: the sum of their p (1 - p)."""
+    doubt = outputs.double().sigmoid() * (-outputs.double()).sigmoid()
+    others = doubt.sum(dim=-1, keepdim=True) - doubt
+    return outputs - others.clamp(min=NO_SURER).log()
 
 
 def pick(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:

@@ -29,6 +29,7 @@ from tests.explain import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks, test_faithfulness
 from vitrail.explain.evidence import (
+    _among_surrogates,
     as_high,
     find_evidence,
     is_decided,
@@ -186,6 +187,18 @@ FAULTS = {
         guards=(
             test_faithfulness.test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map,
         ),
+    ),
+    "labels of all images share the surrogates of the first": Fault(
+        _among_surrogates,
+        lambda index, key: 0,
+        at="index",
+        guards=(test_evidence.test_labels_of_an_image_share_its_surrogates_and_no_other_s,),
+    ),
+    "surrogates of another image": Fault(
+        _among_surrogates,
+        lambda chunk, count: chunk(count)[::-1],
+        at="chunk",
+        guards=(test_evidence.test_labels_of_an_image_share_its_surrogates_and_no_other_s,),
     ),
     "what surrogates say is thrown away": Fault(
         find_evidence,

@@ -10,11 +10,12 @@ The sets are called `planted`, and more may stand behind that name: `planted:mni
     single           one digit; its class is the label
     double           two digits of different classes; both are labels
     empty            no digit: there is nothing to find
+    count            none to four digits of any classes; how many is the number to learn
     2x3              rows and columns of cells, any two numbers
 
 Commas join them, in any order: `planted:mnist,empty,2x3`. What is left out is as in `planted` itself, which is
-`planted:digits,single,4x4`. Test images are made of digits that training does not see. Only `single` images have one
-label each, so only they can be trained on; the others are there to be looked at.
+`planted:digits,single,4x4`. Test images are made of digits that training does not see. `single` images have one label
+each and `count` images a number, so these can be trained on; the others are there to be looked at.
 """
 
 import re
@@ -26,18 +27,33 @@ from typing import Any, Literal, cast
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.columns import EVIDENCE, LABEL, TEST, TRAIN, VALIDATION, Labels, Lazy, RawDataset, Samples, Values
+from vitrail.data.columns import (
+    EVIDENCE,
+    LABEL,
+    NUMBER,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Column,
+    Labels,
+    Lazy,
+    RawDataset,
+    Samples,
+    Values,
+)
 from vitrail.data.dataset import DIGITS, labels_of, pixels_of
 from vitrail.data.images import ArrayImages
+from vitrail.data.multiple import Quantities
 from vitrail.data.readers.idx import mnist_in_three, read_digits
 from vitrail.errors import Hint, UsageError, nearest
 
-Variant = Literal["single", "double", "empty"]
+Variant = Literal["single", "double", "empty", "count"]
 Digits = UInt8[np.ndarray, "m side side"]
 
 NAME = "planted"
 SIDES = {"digits": 8, "mnist": 28}  # pixels along the side of a digit, which is that of a cell
-PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0}
+PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0, "count": 4}  # at most
+LEARNT: tuple[Variant, ...] = ("single", "count")  # that can be trained on
 GRID = (4, 4)  # cells of `planted` itself
 MOST_CELLS = 256
 NOISE = 25.5  # grey values: standard deviation of the noise on every pixel, a tenth of the range
@@ -46,6 +62,7 @@ COUNTS = {TRAIN: 120_000, VALIDATION: 1_000, TEST: 2_000}
 MOST_BYTES = 2**29  # of a split; images are fewer where they are large
 AT_ONCE = 2**27  # bytes that are made in one piece; more than all images of `planted` have
 
+_CELLS = {"single": "one cell", "double": "two cells", "empty": "no cell", "count": "none to four cells"}
 _GRID = re.compile(r"(\d{1,4})x(\d{1,4})")
 _OPTIONS = {"digits": "whose digits", "variant": "what is planted", "grid": "the grid"}
 
@@ -56,8 +73,8 @@ class Planted:
 
     Attributes:
         pixels: (n, h, w) grey images.
-        labels: (n, p), the classes of the planted digits: p is 1 for `single`, 2 for `double`, 0 for `empty`.
-        cells: (n, p), in which cell each stands, counted along the rows.
+        labels: (n, p), the classes of the planted digits, p of `PLANTED`; -1 of one that is not there.
+        cells: (n, p), in which cell each stands, counted along the rows; -1 of one that is not there.
         grid: (rows, columns) of cells.
         side: Pixels along the side of a cell.
     """
@@ -69,9 +86,10 @@ class Planted:
     side: int
 
     def boxes(self) -> Int64[np.ndarray, "n p 4"]:
-        """Where each planted digit stands, in pixels: top, left, bottom, right."""
+        """Where each planted digit stands, in pixels: top, left, bottom, right; zeros where it is not there."""
         row, column = self.cells // self.grid[1], self.cells % self.grid[1]
-        return self.side * np.stack([row, column, row + 1, column + 1], axis=-1)
+        there = (self.cells >= 0)[..., None]
+        return self.side * there * np.stack([row, column, row + 1, column + 1], axis=-1)
 
 
 def plant(
@@ -95,24 +113,28 @@ def plant(
         noise: Standard deviation, in grey values, of Gaussian noise on every pixel.
         seed: The same seed gives the same images.
     """
-    planted, cells = PLANTED[variant], grid[0] * grid[1]
-    assert cells > planted, "shuffled ones stand beside them"
+    planted, every = PLANTED[variant], grid[0] * grid[1]
+    assert every > planted, "shuffled ones stand beside them"
     side = digits.shape[1]
     random = np.random.default_rng([seed, *(ord(letter) for letter in variant)])
-    chosen = random.integers(len(labels), size=(count, cells))
-    places = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)[:, :planted]
+    chosen = random.integers(len(labels), size=(count, every))
+    places = random.permuted(np.tile(np.arange(every), (count, 1)), axis=1)[:, :planted]
     rows = np.arange(count)[:, None]
-    if planted > 1:  # another digit for the second place, until it shows another class
+    there = np.ones((count, planted), bool)
+    if variant == "count":
+        there = np.arange(planted) < random.integers(planted + 1, size=(count, 1))
+    if variant == "double":  # another digit for the second place, until it shows another class
         while len(again := np.flatnonzero(np.ptp(labels[chosen[rows, places]], axis=1) == 0)):
             chosen[again, places[again, 1]] = random.integers(len(labels), size=len(again))
-    pixels = digits[chosen].reshape(count, cells, side * side)
+    pixels = digits[chosen].reshape(count, every, side * side)
     shuffled = random.permuted(pixels, axis=2)
-    shuffled[rows, places] = pixels[rows, places]
+    shuffled[rows, places] = np.where(there[..., None], pixels[rows, places], shuffled[rows, places])
     whole = shuffled.reshape(count, *grid, side, side).swapaxes(2, 3).reshape(count, grid[0] * side, grid[1] * side)
     for some in np.array_split(whole, max(1, count // 4096)):  # views: little memory beside the images themselves
         noisy = some + noise * random.standard_normal(some.shape, dtype=np.float32)
         some[...] = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
-    return Planted(whole, labels[chosen[rows, places]].astype(np.int64), places.astype(np.int64), grid, side)
+    shown, cells = (np.where(there, each, -1).astype(np.int64) for each in (labels[chosen[rows, places]], places))
+    return Planted(whole, shown, cells, grid, side)
 
 
 def planted_digits(split: str, count: int, variant: Variant = "single", seed: int = SEED) -> Planted:
@@ -189,14 +211,15 @@ def fit_to_model(name: str) -> tuple[str, dict[str, Any]]:
         UsageError: If the name is wrong.
     """
     chosen = parse_planted(name)
-    text = f"the lab with known truth: {chosen.grid[0]}x{chosen.grid[1]} cells, one of which shows a digit"
+    shows = "one of which shows a digit" if chosen.variant != "count" else f"up to {PLANTED['count']} of which show one"
+    text = f"the lab with known truth: {chosen.grid[0]}x{chosen.grid[1]} cells, {shows}"
     return text, {"image_size": list(chosen.size), "patch_size": SIDES[chosen.digits] // 2}
 
 
 def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     """A set to train on: up to 120,000 images to learn from, 1,000 to validate on, 2,000 to test on.
 
-    Each split is made when it is first read. Of images that have not one label each there are those to test on alone.
+    Each split is made when it is first read. Of images without one label or number there are those to test on alone.
 
     Raises:
         UsageError: If the name is wrong, or scikit-learn is missing.
@@ -204,20 +227,22 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     """
     chosen = parse_planted(name)
     digits = read_digits() if chosen.digits == "digits" else mnist_in_three(data_root)  # missing now, not later
-    made_from, count = "MNIST's" if chosen.digits == "mnist" else "scikit-learn's", PLANTED[chosen.variant]
-    cells = f"{('no cell', 'one cell', 'two cells')[count]} of {chosen.grid[0] * chosen.grid[1]}"
-    shows = f"{cells} {'show' if count == 2 else 'shows'} a digit, the others show digits with shuffled pixels"
-    note = f"Made from {made_from} digits: {shows}."
+    made_from, learnt = "MNIST's" if chosen.digits == "mnist" else "scikit-learn's", chosen.variant in LEARNT
+    cells = f"{_CELLS[chosen.variant]} of {chosen.grid[0] * chosen.grid[1]} show"
+    note = f"Made from {made_from} digits: {cells} a digit, the others show digits with shuffled pixels."
 
     def make(split: str) -> Samples:
-        made = planted_images(chosen, split, digits.splits)
-        labels = {LABEL: Labels(made.labels[:, 0], DIGITS)} if count == 1 else {}
+        made, columns = planted_images(chosen, split, digits.splits), dict[str, Column]()
+        if chosen.variant == "single":
+            columns = {LABEL: Labels(made.labels[:, 0], DIGITS)}
+        if chosen.variant == "count":
+            columns = {NUMBER: Quantities((made.cells >= 0).sum(axis=1, keepdims=True).astype(float), ("count",))}
         images = ArrayImages(made.pixels, f"{re.sub('[:,]+', '-', name)}/{split}")  # fit for a file
-        return Samples(images, {**labels, EVIDENCE: Values(made.boxes())})
+        return Samples(images, {**columns, EVIDENCE: Values(made.boxes())})
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
-    splits = Lazy(smallest_first if count == 1 else [TEST], make)
-    return RawDataset(digits.root, splits, (note,), classes=DIGITS, split_seed=SEED)
+    splits, classes = Lazy(smallest_first if learnt else [TEST], make), () if chosen.variant == "count" else DIGITS
+    return RawDataset(digits.root, splits, (note,), classes=classes, split_seed=SEED)
 
 
 def planted_images(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
