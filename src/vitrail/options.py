@@ -248,6 +248,8 @@ class RareOptions:
             This is sampling: no sample weighs more than another in the loss.
         logit_adjustment: Add this times the logarithm of each class's frequency to its logit in the training loss
             (Menon et al., 2021), such as 1; predictions use the logits without it.
+        asymmetric: Of several labels an image: the asymmetric loss (Ridnik et al., 2021) in place of the cross-entropy,
+            by GAMMA- and GAMMA+, which focus on absent and present labels, and CLIP, such as 4,0,0.05.
     """
 
     TITLE: ClassVar[str] = "rare classes"
@@ -255,6 +257,7 @@ class RareOptions:
     class_weights: str | None = option(metavar="auto|FILE")
     balance: bool = False
     logit_adjustment: float | None = option(metavar="TAU", least=0, example=1)
+    asymmetric: str | None = option(metavar="GAMMA-,GAMMA+,CLIP", idle=_PROBED, example="4,0,0.05")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,6 +112,38 @@ def test_labels_are_weighted_as_by_pos_weight() -> None:
         torch.testing.assert_close(smoothed, (one * pairs * known).sum() / 3, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("focus", [(4.0, 0.0, 0.05), (2.0, 1.0, 0.0), (0.5, 0.5, 0.2), (0.0, 0.0, 0.0)])
+def test_the_asymmetric_loss_is_that_of_its_equations(focus: tuple[float, float, float]) -> None:
+    negative, positive, clip = focus
+    draw = torch.Generator().manual_seed(4)
+    outputs = (3 * torch.randn(50, 3, dtype=torch.float64, generator=draw)).requires_grad_()
+    targets = torch.rand(50, 3, dtype=torch.float64, generator=draw).round(decimals=1)
+    targets[:30] = targets[:30].round()
+    targets[::7, 1] = torch.nan
+    known, codec = ~targets.isnan(), MultiLabels(("a", "b", "c"), (0.5, 0.5, 0.5))
+    found = codec.weighted({}, focus=focus)(outputs, targets, "sum")
+    p = outputs[known].sigmoid()
+    q, there = (p - clip).clamp(min=1e-30), targets[known]
+    pairs = there * (1 - p) ** positive * p.log() + (1 - there) * q**negative * (1 - (p - clip).clamp(min=0)).log()
+    expected = -pairs.sum() / 3
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    gradients = [torch.autograd.grad(value, outputs)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-15)
+    assert not gradients[0][~known].any(), "of unknown labels there is no gradient"
+    if not any(focus):
+        plain = codec.loss(outputs, targets, "sum")
+        torch.testing.assert_close(found, plain, rtol=1e-12, atol=0)
+    weighted, even = (
+        codec.weighted({}, GIVEN, focus=each)(outputs, targets, "sum") for each in (focus, (0.0, 0.0, 0.0))
+    )
+    torch.testing.assert_close(even, codec.weighted({}, GIVEN)(outputs, targets, "sum"), rtol=1e-12, atol=0)
+    assert (weighted == even) == (not any(focus))
+    far = torch.tensor([[-300.0, 300.0, 0.0]], requires_grad=True)
+    for there in (0.0, 1.0):
+        loss = codec.weighted({}, focus=focus)(far, torch.full((1, 3), there))
+        assert bool(torch.autograd.grad(loss, far)[0].isfinite().all())
+
+
 def test_the_probe_is_scikit_learns_with_class_weights() -> None:
     draw = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], [90, 7, 3])
@@ -264,6 +296,8 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path) -> None:
         {"logit_adjustment": 1.0, "teacher": "runs/big"},
         {"class_weights": "auto", "own": own},
         {"logit_adjustment": 1.0, "own": own},
+        {"asymmetric": "4,0,0.05"},
+        *({"asymmetric": word} for word in ("4", "4,0", "-1,0,0", "4,0,1", "a,b,c", "nan,0,0")),
     ]
     for asked in wrong:
         with pytest.raises(UsageError):

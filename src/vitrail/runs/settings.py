@@ -97,11 +97,13 @@ class Rare:
             its frequency, or by name; None for none.
         balance: Whether every class is drawn equally often.
         logit_adjustment: The training loss sees logits plus this times the logarithm of the class's frequency.
+        asymmetric: Of several labels an image: negative, positive and clip of `vitrail.tasks.losses.asymmetric`.
     """
 
     class_weights: Literal["auto"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = None
     balance: bool = False
     logit_adjustment: NotNegative = 0.0
+    asymmetric: tuple[NotNegative, NotNegative, Annotated[float, Field(ge=0, lt=1)]] | None = None
 
     @property
     def words(self) -> str:
@@ -110,7 +112,8 @@ class Rare:
             self.class_weights
         )
         adjusted = f"logit adjustment {self.logit_adjustment:g}" * bool(self.logit_adjustment)
-        return ", ".join(filter(None, (weights, "balanced sampling" * self.balance, adjusted)))
+        focused = f"asymmetric loss {','.join(f'{each:g}' for each in self.asymmetric or ())}" * bool(self.asymmetric)
+        return ", ".join(filter(None, (weights, "balanced sampling" * self.balance, adjusted, focused)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ SHARP = 1e-6  # what of a target is the class at least, beside what smoothing sp
 SUREST = 1e-4  # a base rate is at least this, and at most 1 less this
 
 Given = Mapping[str, float] | Literal["auto"] | None  # weights by name, by frequency, or none
+Focus = tuple[float, float, float]  # of `asymmetric`
 Loss = Callable[..., Float[Tensor, ""]]
 Outputs = Float[Tensor, "b v"]
 Targets = Float[Tensor, "b v"]
@@ -65,7 +66,11 @@ def class_loss(
 
 
 def binary_cross_entropy(
-    outputs: Outputs, targets: Targets, reduction: str = "mean", weights: Targets | None = None
+    outputs: Outputs,
+    targets: Targets,
+    reduction: str = "mean",
+    weights: Targets | None = None,
+    focus: Focus | None = None,
 ) -> Float[Tensor, ""]:
     """The mean over an image's labels, in nats, of which unknown ones (NaN) add nothing; the sum or mean over images.
 
@@ -74,15 +79,46 @@ def binary_cross_entropy(
         targets: 1 where a label is there, 0 where not, between them where images are mixed, NaN where nobody knows.
         reduction: "mean" or "sum".
         weights: Of each pair of image and label.
+        focus: Of `asymmetric`, which stands in place of the cross-entropy then.
     """
     unknown = targets.isnan()
     wanted = targets.masked_fill(unknown, 0.0).to(outputs)
-    each = F.binary_cross_entropy_with_logits(outputs, wanted, weights, reduction="none").masked_fill(unknown, 0.0)
-    whole = each.mean(dim=1).sum()
+    if focus is None:
+        each = F.binary_cross_entropy_with_logits(outputs, wanted, weights, reduction="none")
+    else:
+        each = asymmetric(outputs, wanted, focus) * (1.0 if weights is None else weights)
+    whole = each.masked_fill(unknown, 0.0).mean(dim=1).sum()
     return whole / max(1, len(outputs)) if reduction == "mean" else whole
 
 
-def label_loss(names: Sequence[str], rates: Sequence[float], given: Given, smoothing: float) -> Loss:
+def asymmetric(outputs: Outputs, targets: Targets, focus: Focus) -> Outputs:
+    """The loss of each pair of image and label in which those that are found easily count less, absent ones the most.
+
+    With p the probability of the label and q = max(p - clip, 0), by equations 4, 5 and 7 of Ridnik et al., "Asymmetric
+    loss for multi-label classification", ICCV 2021:
+
+        there   -(1 - p)^positive log p        absent   -q^negative log(1 - q)
+
+    Args:
+        outputs: Log-odds (b, v).
+        targets: As of `binary_cross_entropy`, 0 to 1: both parts by these.
+        focus: negative, positive and clip; 0, 0, 0 is the cross-entropy.
+    """
+    negative, positive, clip = focus
+    found, missed = F.logsigmoid(outputs), F.logsigmoid(-outputs)  # log p, log (1 - p)
+    there = (positive * missed).exp() * found
+    absent = (negative * found).exp() * missed
+    if clip:
+        sure = outputs.sigmoid()
+        counts = sure > clip  # else q is 0, and so is the loss
+        q = torch.where(counts, sure - clip, 0.5)
+        absent = torch.where(counts, q**negative * (1 - q).log(), 0.0)
+    return -(targets * there + (1 - targets) * absent)
+
+
+def label_loss(
+    names: Sequence[str], rates: Sequence[float], given: Given, smoothing: float, focus: Focus | None = None
+) -> Loss:
     """Binary cross-entropy in which images with a label weigh more than those without, as by torch's `pos_weight`.
 
     Then all known pairs of a label are scaled so that their mean weight over the training images is 1. Targets are
@@ -94,6 +130,7 @@ def label_loss(names: Sequence[str], rates: Sequence[float], given: Given, smoot
         given: How many times an image without it one with it weighs; "auto" for as many times as there are more of
             those, so that both halves weigh the same.
         smoothing: Of the targets.
+        focus: Of `asymmetric`.
     """
     had = torch.tensor(rates, dtype=torch.float64)
     likely = had.clamp(SUREST, 1 - SUREST)
@@ -105,6 +142,6 @@ def label_loss(names: Sequence[str], rates: Sequence[float], given: Given, smoot
         there, absent = (each.to(outputs) * part for each, part in ((weights * without, own), (without, 1 - own)))
         both = there + absent
         wanted = (1 - smoothing) * there / both + smoothing / 2
-        return binary_cross_entropy(outputs, wanted, reduction, both.nan_to_num())
+        return binary_cross_entropy(outputs, wanted, reduction, both.nan_to_num(), focus)
 
     return loss

@@ -26,7 +26,7 @@ from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
-from vitrail.tasks.losses import SUREST, Given, Loss, binary_cross_entropy, label_loss
+from vitrail.tasks.losses import SUREST, Focus, Given, Loss, binary_cross_entropy, label_loss
 from vitrail.tasks.ranking import PRECISION, MultiLabelMetrics, best_threshold
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
@@ -151,9 +151,10 @@ class MultiLabels(ShortRepr, Codec):
         even: bool = False,
         tau: float = 0.0,
         smoothing: float = 0.0,
+        focus: Focus | None = None,
     ) -> Loss:
         """See `vitrail.tasks.losses.label_loss`; `counts`, `even` and `tau` are of classes."""
-        return label_loss(self.names, self.rates, given, smoothing)
+        return label_loss(self.names, self.rates, given, smoothing, focus)
 
     @property
     def outputs(self) -> int:

@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from vitrail.data.columns import Labels, Samples
 from vitrail.data.dataset import Dataset
-from vitrail.errors import UsageError, some_of
+from vitrail.errors import Hint, UsageError, some_of
 from vitrail.runs.settings import Settings
 from vitrail.text import canonical, number
 
@@ -54,6 +54,20 @@ def read_class_weights(word: str) -> str | dict[str, float]:
     return weights
 
 
+def read_asymmetric(word: str) -> list[float]:
+    """Both gammas and the clip of the asymmetric loss.
+
+    Raises:
+        UsageError: They are not three numbers, the gammas 0 or more and the clip from 0 to below 1.
+    """
+    with suppress(ValueError):
+        negative, positive, clip = found = [float(each) for each in word.split(",")]
+        if 0 <= negative < math.inf and 0 <= positive < math.inf and 0 <= clip < 1:
+            return found
+    problem = f"asymmetric must be GAMMA-,GAMMA+,CLIP, two numbers of 0 or more and one of 0 to 1, got '{word}'"
+    raise UsageError(problem, Hint({"asymmetric": "4,0,0.05"}))
+
+
 def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None:
     """Refuse what the task has no use for, two answers to one question, and weights of other classes.
 
@@ -63,17 +77,20 @@ def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None
     rare, codec, own, name = settings.rare, dataset.codec, request.own, settings.task
     single, plain = isinstance(dataset.train.column(dataset.column), Labels), own.task is None and own.objective is None
     idle = (
-        {} if single else dict.fromkeys(("balance", "logit_adjustment"), f"is for one class an image, not for {name}")
+        {"asymmetric": f"is for several labels an image, not for {name}"}
+        if single
+        else dict.fromkeys(("balance", "logit_adjustment"), f"is for one class an image, not for {name}")
     )
     if codec.weighted is None or not plain:
         why = f"is for losses of the library for classes, not for {name if plain else 'your own'}"
-        idle = {"class_weights": why, "logit_adjustment": why, **idle}
+        idle = {**dict.fromkeys(("class_weights", "logit_adjustment", "asymmetric"), why), **idle}
     if settings.distillation is not None:
         idle["logit_adjustment"] = "is not for a student: the teacher's logits are not adjusted"
     for option in (option for option in idle if getattr(rare, option)):
         shown, without = request.shown(option)
         raise UsageError(f"{shown} {idle[option]}", without)
     answers = {"balance": rare.balance, "logit_adjustment": rare.logit_adjustment, "class_weights": rare.class_weights}
+    answers["asymmetric"] = rare.asymmetric
     twice = [option for option, value in answers.items() if value and not isinstance(value, dict)]
     if len(twice) > 1:
         (first, _), (second, without) = map(request.shown, twice[:2])
@@ -101,10 +118,11 @@ def loss_of(settings: Settings, dataset: Dataset, probe: bool = False) -> Any:
     if rare.balance and probe and codec.weighted is not None:
         by_name = given if isinstance(given, dict) else dict.fromkeys(codec.names, 1.0)
         given = {name: weight / max(1, counts.get(name, 0)) for name, weight in by_name.items()}
-    if given is None and not rare.logit_adjustment:
+    focus = {"focus": rare.asymmetric} if rare.asymmetric and not probe else {}  # of a head it is not convex
+    if given is None and not rare.logit_adjustment and not focus:
         return None
     smoothing = 0.0 if probe else settings.augmentation.label_smoothing
-    return codec.weighted(counts, given, even, rare.logit_adjustment, smoothing)
+    return codec.weighted(counts, given, even, rare.logit_adjustment, smoothing, **focus)
 
 
 def units_of(samples: Samples) -> Int64[np.ndarray, " n"]:
@@ -127,4 +145,8 @@ def rare_words(settings: Settings, dataset: Dataset) -> list[str]:
         how = f"logits are adjusted by {rare.logit_adjustment:g} times the logarithm of each class's frequency"
         how = how if rare.class_weights is None else "classes are weighted, with a mean of 1 over the samples"
         words.append(f"in the training loss {how}; every other loss is as without")
+    if rare.asymmetric:
+        words.append("the training loss is the asymmetric one; every other loss is the cross-entropy")
+        if settings.initial is not None:
+            words.append("the linear probe is fitted by the cross-entropy")
     return [*words, UNLIKE] if words else []

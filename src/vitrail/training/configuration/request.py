@@ -22,7 +22,7 @@ from vitrail.options import TrainOptions, parse_seconds, switch_of
 from vitrail.runs.settings import ASSUME, OPTIONS, lay_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.rare import read_class_weights
+from vitrail.training.configuration.rare import read_asymmetric, read_class_weights
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.weights.assume import check_assume, check_names
 
@@ -165,6 +165,7 @@ def absolute(path: str) -> str:
 STORED: dict[str, Callable[[Any], Any]] = {
     "max_time": parse_seconds,
     "class_weights": read_class_weights,
+    "asymmetric": read_asymmetric,
     "data_root": lambda root: str(root.resolve()),
     "teacher_weights": absolute,
 }
