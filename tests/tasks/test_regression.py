@@ -22,6 +22,7 @@ from vitrail.data.multiple import Quantities
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.evidence import composites_of
+from vitrail.explain.target import choose_target
 from vitrail.tasks import choose_task
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.linear import linear_map
@@ -98,6 +99,13 @@ def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
     assert sided.effect(outputs, others).tolist() == pytest.approx([10 * 0.6, 10 * 4.1])
     far = (others[:, :1] - 2.6).abs() >= torch.tensor([0.6, 4.1])
     assert torch.equal(sided.as_high_itself(outputs, others, None), far), "as far on either side"
+    lower = choose_target(outputs, "-age", codec)
+    assert isinstance(lower, NumberTarget)
+    assert lower.on_side(outputs, others)(outputs).tolist() == [-20.0, 15.0], "the side that was named, for both"
+    assert lower.effect(outputs, others).tolist() == pytest.approx([10 * 0.6, 10 * 4.1])
+    assert torch.equal(lower.as_high(outputs, others, None), -others[:, :1] >= -outputs[:, 0]), "on that side alone"
+    assert [lower.named(row, codec.name) for row in range(2)] == ["-age", "-age"]
+    assert lower.least.tolist() == [5.0, 5.0]
 
 
 def test_numbers_are_matched_by_name() -> None:
@@ -209,6 +217,11 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     spread_out = without.mean() + (without - without.mean()) * spread
     p = (1 + (np.abs(spread_out - middle) >= abs(up - middle)).sum()) / (1 + len(without))
     assert trust["evidence_p"] == pytest.approx(p) if not trust["surrogates"] else trust["evidence_p"] >= p - 1e-9
+    words = ("--target=-up", "--precision", "fp32", "--json", "--out", tmp_path / "lower.html")
+    lower = json.loads(call("explain", run, tmp_path / "test0.png", *words).out)["images"][0]["attributions"][0]
+    assert lower["target"] == "-up"
+    assert lower["logit"] == pytest.approx(codec.means[1] - up, rel=1e-4)
+    assert lower["trust"]["effect"] == pytest.approx(middle - up, rel=1e-4)
     assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
 
 

@@ -251,7 +251,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_draws_and_weights(tmp_path
     assert what_was_learnt(broken) == what_was_learnt(tmp_path / "whole")
     stored = read_yaml(broken / "config.yaml")["rare"]
     assert stored["class_weights"] == {str(digit): 1.0 + digit for digit in range(10)}
-    assert unbroken.model.facts["rare_classes"]
+    words = unbroken.model.facts["rare_classes"]
+    assert words in unbroken.model.about
+    assert f"with {words};" in (tmp_path / "whole" / "run.html").read_text(), "of the curve of its loss"
 
 
 def settle(data: str, own: Own | None = None, config: Mapping[str, Any] | None = None, teacher: str = "", **asked: Any):

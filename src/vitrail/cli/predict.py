@@ -96,8 +96,8 @@ def run(options: Predict, command: str) -> int:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:
         print_table([_cells(one, options.top) for one in predictions], left=2)
-        for words in filter(None, (model.about, model.output.promise())) if predictions else ():
-            warn(words)
+    for words in filter(None, (model.about, model.output.promise())) if count and not options.json else ():
+        warn(words)
     if count > 1 and found and not options.json:
         warn(f"in all: {some_of([f'{name} {number:,}' for name, number in found.most_common()], SHOWN)}")
     for name, note in notes:

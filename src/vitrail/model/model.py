@@ -186,8 +186,10 @@ class Model:
 
     @property
     def about(self) -> str:
-        """What to know of its probabilities, in a sentence; empty where there is nothing."""
-        return self.task.about(self.output, self.facts)
+        """What to know of its probabilities, in a sentence or two; empty where there is nothing."""
+        rare = self.facts.get("rare_classes")
+        shifted = f"Trained with {rare}: the probabilities of rare classes are mostly too high." * bool(rare)
+        return " ".join(filter(None, (self.task.about(self.output, self.facts), shifted)))
 
     @property
     def example(self) -> str:

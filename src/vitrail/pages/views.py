@@ -532,6 +532,7 @@ class RunView:
         notes: What a reader should know: skipped files, threads and recipe and why.
         command: The command line that started the run.
         changed: What training images are that others are not, such as "mixed and augmented"; may be empty.
+        weighted: What the training loss has that the others do not, such as "class weights auto"; may be empty.
         nothing: Answers to composites, which show nothing: each with how many, the median and the highest probability.
         unit: What one sample of the training is called.
         about_probabilities: What to know of the probabilities that the page shows.
@@ -557,6 +558,7 @@ class RunView:
     notes: list[str] = field(default_factory=list)
     command: str = ""
     changed: str = ""
+    weighted: str = ""
     nothing: Sequence[tuple[str, int, float, float]] = ()
     unit: str = "image"
     about_probabilities: str = ""

@@ -298,12 +298,13 @@ class NumberTarget(ChosenTarget):
     """How far a number lies above the mean of training, in its unit; of a scale below 0 how far it lies below.
 
     There is evidence where it lies farther from the middle of images without evidence than these do, on either side;
-    what is explained is the side on which it lies.
+    what is explained is the side on which it lies. Where a person names the side (`turned`), it is that one alone.
     """
 
     scale: Float[Tensor, "*b"] = field(kw_only=True)  # the standard deviation of training
     least: Float[Tensor, "*b"] = field(kw_only=True)  # pyrefly: ignore[bad-override]
     mean: Float[Tensor, "*b"] = field(kw_only=True)  # of training
+    is_named: bool = False  # the side
 
     unit: ClassVar[Unit | None] = "data"
 
@@ -319,8 +320,14 @@ class NumberTarget(ChosenTarget):
         """The number itself."""
         return float(self.mean[sample] + self.scale[sample].sign() * value)
 
+    def turned(self) -> "NumberTarget":
+        """What lowers the number, on whichever side it lies."""
+        return replace(self, scale=-self.scale.abs(), is_named=True)
+
     def on_side(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"] | None = None) -> "NumberTarget":
         """The same for the side of the middle of images without evidence, or of the mean of training."""
+        if self.is_named:
+            return self
         own, size = pick(outputs, self.target), self.scale.abs()
         middle = 0 if without is None else without[:, self.target].median(dim=0).values
         return replace(self, scale=torch.where(own < middle, -size, size))
@@ -334,7 +341,9 @@ class NumberTarget(ChosenTarget):
     def as_high_itself(
         self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
     ) -> Bool[Tensor, "count b"]:
-        """Which images without evidence lie as far from their middle, on either side."""
+        """Which images without evidence lie as far from their middle, on either side; of a named side on that one."""
+        if self.is_named:
+            return super().as_high_itself(outputs, without, distinct)
         theirs = without[:, self.target]
         middle = theirs.median(dim=0).values
         far, theirs = (pick(outputs, self.target) - middle).abs(), theirs - middle

@@ -124,9 +124,16 @@ class ChosenTarget(ABC):
         against = None if self.contrast is None else self.contrast[samples]
         return replace(self, target=self.target[samples], contrast=against)
 
+    def turned(self) -> "ChosenTarget | None":
+        """The same with its sign turned: what lowers the number; None where that has no meaning."""
+        return None
+
     def for_samples(self, outputs: Float[Tensor, "b v"]) -> "ChosenTarget":
-        """The same for samples with these outputs, where it was made without any: `target` is a single index then."""
-        return self if self.target.dim() else replace(self, target=self.target.to(outputs.device).expand(len(outputs)))
+        """The same for samples with these outputs, where it was made without any: `target` is one index then."""
+        if not self.target.dim():
+            return replace(self, target=self.target.to(outputs.device).expand(len(outputs)))
+        every = self if len(self.target) == len(outputs) else self.select(torch.zeros(len(outputs), dtype=torch.long))
+        return replace(every, target=every.target.to(outputs.device))
 
 
 def reaches(own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None) -> Bool[Tensor, "count b"]:
@@ -265,6 +272,10 @@ class OutputTarget(ChosenTarget):
         """The output."""
         return self.sign * pick(outputs, self.target)
 
+    def turned(self) -> "OutputTarget":
+        """What lowers the output."""
+        return replace(self, sign=-self.sign)
+
     def named(self, sample: int, name: Callable[[int], str]) -> str:
         """The output's name, with a minus where its sign is turned."""
         return f"{'-' * (self.sign < 0)}{super().named(sample, name)}"
@@ -352,8 +363,8 @@ def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> Chose
     return OutputTarget(target)
 
 
-def turn_output(codec: "Codec", word: object) -> OutputTarget | None:
-    """What lowers an output, for its name behind a minus; None for any other word, and where outputs are not explained.
+def turn_output(codec: "Codec", word: object) -> ChosenTarget | None:
+    """What lowers an output, for its name behind a minus; None for any other word, and where nothing can be turned.
 
     Args:
         codec: Which knows the names, and what is explained of an output.
@@ -364,9 +375,7 @@ def turn_output(codec: "Codec", word: object) -> OutputTarget | None:
     """
     if codec.choose is None or not isinstance(word, str) or word[:1] != "-" or word in codec.number_of:
         return None
-    outputs, index = torch.zeros(1, codec.outputs), codec.index(word[1:])
-    is_output = isinstance(codec.choose(outputs, index), OutputTarget)
-    return OutputTarget(torch.tensor(index), sign=-1) if is_output else None
+    return codec.choose(torch.zeros(1, codec.outputs), codec.index(word[1:])).turned()
 
 
 def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarget:

@@ -125,7 +125,7 @@ def write_page(
     folder, prepared = journal.folder, journal.prepared
     task, model, level = prepared.model.task, prepared.model, None
     probed = folder.path / "probe.json"
-    if task.metric.fraction and probed.is_file():  # else its score is another figure than the task's
+    if task.metric.fraction and model.output.is_wrong and probed.is_file():  # else its score is another figure
         level = read_json(probed, other_out(folder.path))["accuracy"]
     settings, row = settings_to_dict(prepared.settings), format_of(prepared.settings.data)
     if row is None or not row.made:
@@ -155,6 +155,7 @@ def write_page(
         notes=journal.notes,
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
         changed=prepared.settings.augmentation.words,
+        weighted=prepared.settings.rare.words,
         nothing=() if done is None else nothing_to_see(done.model),
         unit=prepared.unit,
         about_probabilities=model.about,

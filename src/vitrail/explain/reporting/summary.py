@@ -38,7 +38,10 @@ def summary_of(explained: ImageView) -> tuple[str, ...]:
     if sure and view.explains == "class" and view.target == said:
         return answer, *_tested(explained, view)
     if view.in_data is not None:
-        return answer, f"Of “{view.named}” it is explained why it lies {view.beside_mean}.", *_tested(explained, view)
+        why = f"why it lies {view.beside_mean}"
+        if view.logit < 0:  # on the other side than the one that is explained
+            why = f"what {'lowers' if view.lowers else 'raises'} it; it lies {view.beside_mean}"
+        return answer, f"Of “{view.named}” it is explained {why}.", *_tested(explained, view)
     named = view.target if view.function is not None else f"“{view.target}”"
     against = "" if view.contrast is None else f", not “{view.contrast}”"
     before = explained.sure_of(view)
@@ -102,7 +105,7 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         other = "some answer" if is_top else "answers at the same place of their list"
         kind = "noise in its colours" if trust.surrogates else PIECES
         found = f"{same} have it as high" if view.function is not None else f"{same} speak as strongly for {name}"
-        found = f"{same} lie as far from their middle" if view.in_data is not None else found
+        found = f"{same} reach as far" if view.in_data is not None else found
         if trust.reached != trust.reached_itself:
             found = f"{some} speak as strongly for {other}, {same} for {name}"
         return f"of {count} images of {kind}, {found}"
