@@ -89,9 +89,8 @@ def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None
     for option in (option for option in idle if getattr(rare, option)):
         shown, without = request.shown(option)
         raise UsageError(f"{shown} {idle[option]}", without)
-    answers = {"balance": rare.balance, "logit_adjustment": rare.logit_adjustment, "class_weights": rare.class_weights}
-    answers["asymmetric"] = rare.asymmetric
-    twice = [option for option, value in answers.items() if value and not isinstance(value, dict)]
+    answers = ("balance", "logit_adjustment", "class_weights", "asymmetric")
+    twice = [each for each in answers if (value := getattr(rare, each)) and not isinstance(value, dict)]
     if len(twice) > 1:
         (first, _), (second, without) = map(request.shown, twice[:2])
         raise UsageError(f"{first} and {second} both make up for how often a class occurs", without)
