@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression, Ridge
 
 import vitrail
 from tests.real import real_data
@@ -16,12 +17,13 @@ from vitrail.check import neighbours
 from vitrail.check.check import check_data
 from vitrail.check.neighbours import kept_features
 from vitrail.check.survey import survey
-from vitrail.check.suspects import curve_of, suspected_labels, unlike
+from vitrail.check.suspects import curve_of, suspected_cells, suspected_labels, suspected_numbers, unlike
 from vitrail.data.sources import read
 from vitrail.features.poolings import read_by_head
 from vitrail.model import load
 from vitrail.tasks import Classes
 from vitrail.tasks.linear import FOLDS, folds_of, held_out_outputs
+from vitrail.tasks.regression import Standardized
 
 NAMES = np.array(["ant", "bee", "fly", "wasp"])
 
@@ -136,6 +138,92 @@ def test_features_that_know_nothing_and_classes_with_few_images_suspect_none() -
     told = suspected_labels(few, noise, np.arange(200))
     assert told is not None
     assert told[0] < 0.6
+
+
+def test_planted_cells_of_several_labels_are_named_and_of_right_ones_none() -> None:
+    draw, names, units = np.random.default_rng(0), [*NAMES, "rare"], np.arange(500)
+    there = draw.random((500, 5)) < [0.5, 0.2, 0.1, 0.3, 0]
+    there[:9, 4] = True
+    features = (draw.normal(size=(500, 16)) + 8 * there @ np.eye(5, 16)).astype(np.float32)
+    values = there.astype(np.int8)
+    told = suspected_cells(values, names, features, units)
+    assert told is not None
+    assert told[1] == {}
+    cells = draw.choice(2000, 40, replace=False)
+    values[cells // 4, cells % 4] ^= 1
+    values[40:60, 1] = -1
+    wrong = {(row, label) for row, label in np.argwhere((values != there) & (values >= 0)).tolist()}
+    told = suspected_cells(values, names, features, units)
+    assert told is not None
+    skill, cells = told
+    assert len(wrong) > 25
+    assert {*cells} == wrong
+    assert min(cells.values()) > 0.5
+    judged = values[:, :4]
+    usual = sum(min((column == 0).sum(), (column == 1).sum()) for column in judged.T)
+    assert skill == pytest.approx(1 - len(wrong) / usual, abs=0.02)
+    assert suspected_cells(values[:, 4:], ["rare"], features, units) is None
+
+
+def test_planted_numbers_are_those_of_the_largest_residuals_by_scikit_learn() -> None:
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(300, 8)).astype(np.float32)
+    noise = draw.uniform(-1, 1, (300, 2))
+    values, wrong = np.stack([features @ np.arange(8), features[:, 0]], axis=1) + noise, [11, 222, 90]
+    values[wrong, 0] += [90, 75, -60]
+    values[7, 1] = np.nan
+    told = suspected_numbers(values, ["count", "age"], features, np.arange(300))
+    assert told is not None
+    folds = folds_of(Standardized(("a", "b"), (0.0, 0.0), (1.0, 1.0)), torch.from_numpy(values)).numpy()
+    assert [*told[1]][:3] == [(row, 0) for row in wrong]
+    assert len(told[1]) <= 6  # they draw the map towards themselves
+    best = min((np.inf, 0.0, np.zeros(300)), *(_ridge(features, values[:, 0], folds, 10.0**power)
+                                                for power in range(1, -7, -1)), key=lambda each: each[0])  # fmt: skip
+    gaps = np.abs(values[:, 0] - best[2])
+    for row in wrong:
+        far, by_features = told[1][row, 0]
+        assert by_features == pytest.approx(best[2][row], abs=0.5)
+        assert far == pytest.approx(gaps[row] / np.median(gaps) * norm.ppf(0.75), rel=0.05)
+    assert suspected_numbers(np.ones((300, 1)), ["count"], features, np.arange(300)) is None
+
+
+def _ridge(
+    features: np.ndarray, values: np.ndarray, folds: np.ndarray, penalty: float
+) -> tuple[float, float, np.ndarray]:
+    """The squared error of other folds, the penalty, and what is predicted there."""
+    found = np.zeros(len(values))
+    for fold in range(FOLDS):
+        held = folds == fold
+        fit = Ridge(alpha=penalty * (~held).sum() * 2).fit(features[~held], values[~held])
+        found[held] = fit.predict(features[held])
+    return float(((found - values) ** 2).sum()), penalty, found
+
+
+def test_a_number_and_a_label_that_the_model_does_not_see_are_on_the_page(tmp_path: Path) -> None:
+    rows, draw = [], np.random.default_rng(0)
+    for number in range(80):
+        bright, red = int(draw.integers(0, 120)), number % 2
+        pixels = draw.integers(60 + bright, 75 + bright, (40, 40, 3), dtype=np.uint8)
+        pixels[:, :, 2 - 2 * red] //= 4
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        rows.append((number, bright + 200 * (number == 9), ["blue", "red"][red], "day" if bright > 60 else "night"))
+    for number in (30, 42, 64):
+        rows[number] = (*rows[number][:2], "blue|red", rows[number][3])
+    for name, kind, line in (
+        ("number.csv", "suspect number", lambda one: f"{one[0]}.png,{one[1]}"),
+        ("labels.csv", "suspect label", lambda one: f"{one[0]}.png,{one[2]}|{one[3]}"),
+    ):
+        head = "path,count" if "number" in kind else "path,labels"
+        (tmp_path / name).write_text("\n".join([head, *map(line, rows)]))
+        report = check_data(tmp_path / name, model=run_of("photos"))
+        (found,) = [each for each in report.findings if each.kind == kind]
+        first = found.sets[0][0].to_dict()
+        if kind == "suspect number":
+            assert (first["file"], abs(first["features_say"]["count"] - rows[9][1]) > 100) == ("9.png", True)
+        else:
+            assert first["file"] in {"30.png", "42.png", "64.png"}
+            assert (first["unseen"], first["missing"]) == (["red"], [])
+        assert "<b>red</b>" in report.page() or "standard deviations off" in report.page()
 
 
 def test_strangers_are_found_and_others_are_not() -> None:

@@ -264,12 +264,12 @@ def test_images_from_everywhere_in_a_folder_are_asked(
 ) -> None:
     read = list[int]()
 
-    def recorded(path: Path) -> Image.Image:
-        image = open_image(path)
+    def recorded(path: Path, content: bytes) -> Image.Image:
+        image = open_image(path, content)
         read.append(int(path.stem))
         return image
 
-    monkeypatch.setattr(images, "open_image", recorded)
+    monkeypatch.setattr(images, "opened_apart", recorded)
     assert call("predict", file, folder, "--assume", "heads=3").code == USAGE
     assert len(set(read)) == len(read) == MOST
     assert [sum(first <= number < first + 10 for number in read) for first in range(0, 50, 10)] == pytest.approx(

@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.cli.command import call
 from tests.cli.test_elongated import TINY
 from tests.errors import must_raise
 from vitrail.data import loader as loader_module, workers as workers_module
-from vitrail.data.images import FileImages
+from vitrail.data.images import FileImages, open_image
 from vitrail.data.loader import Loader, StreamedLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.workers import in_workers, of_each
@@ -41,6 +42,14 @@ DEATHS: dict[str, Callable[[], object]] = {
 }
 
 pytestmark = pytest.mark.skipif(workers_module.FORK is None, reason="processes are forked on Linux")
+
+
+@pytest.fixture(autouse=True)
+def decoder() -> Iterator[None]:
+    """What decodes for this process was forked from it, and does not see what a test changes later."""
+    workers_module.APART.end()
+    yield
+    workers_module.APART.end()
 
 
 @pytest.fixture
@@ -152,6 +161,7 @@ def test_where_memory_is_too_short_for_any_image_it_ends(tmp_path: Path, monkeyp
     with must_raise(RunError):
         list(loader_of(images, "streamed", monkeypatch).fetch([np.arange(30)]))
     assert loader_module.RESTARTS < len((tmp_path / "struck").read_text().split()) < 30
+    workers_module.APART.end()
     assert not multiprocessing.active_children()
 
 
@@ -176,15 +186,55 @@ def test_what_a_process_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mon
                 list(loader_of(images, kind, monkeypatch).fetch([np.arange(4)]))
 
 
-def test_where_no_process_can_be_started_threads_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_started_this_one_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = FileImages([put(tmp_path / f"{number}.png", number) for number in range(5)])
     here, this = (lambda number: os.getpid()), os.getpid()
+    load, pixels = PngImageFile.load, [images.open(0).tobytes()]
+    places = list[int]()
+
+    def noted(image: PngImageFile) -> object:
+        places.append(os.getpid())
+        return load(image)
+
     for fewest, encoded, daemon in ((5, True, False), (6, True, False), (5, False, False), (5, True, True)):
         monkeypatch.setattr(workers_module, "FORKED", fewest)
         monkeypatch.setattr(FileImages, "encoded", encoded)
         monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", daemon)
         processes = {process for _, process in of_each(here, images, range(5), 2)}
         assert (this in processes) == ((fewest, encoded, daemon) != (5, True, False))
+        monkeypatch.setattr(PngImageFile, "load", noted)
+        workers_module.APART.end()
+        places.clear()
+        pixels.append(images.open(0).tobytes())
+        assert {*places} == ({this} if daemon else set())  # the memory of another process is not this one's
+    assert len({*pixels}) == 1
+
+
+def test_what_decodes_for_a_process_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork, by each thread, and after a stop in the middle of an answer."""
+    images = FileImages([put(tmp_path / f"{number}.png", number) for number in range(40)])
+    expected = [open_image(images.file(number)).tobytes() for number in range(40)]
+
+    def every(_: int) -> list[bytes]:
+        return [images.open(number).tobytes() for number in range(40)]
+
+    first = images.open(0).tobytes()
+    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(every(0) != expected))
+    child.start()
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(every, range(4))] == [expected] * 4
+    child.join()
+    assert child.exitcode == 0
+    answer = workers_module._Worker.answer
+
+    def stopped(worker: workers_module._Worker) -> object:
+        monkeypatch.setattr(workers_module._Worker, "answer", answer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers_module._Worker, "answer", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        images.open(7)
+    assert [first, every(0)] == [expected[0], expected]
 
 
 def test_a_training_and_an_evaluation_go_on_without_it(
@@ -196,6 +246,7 @@ def test_a_training_and_an_evaluation_go_on_without_it(
         how = "killed" if number in (4, 51) else ""
         put(tmp_path / "data" / split / label / f"{number:02d}.png", number, how)
     (tmp_path / "tiny.yaml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(workers_module, "FORKED", 30)
     monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))
     run, words = tmp_path / "run", ("--epochs", 2, "--threads", 1, "--precision", "fp32", "--workers", 1)
@@ -216,6 +267,18 @@ def test_a_training_and_an_evaluation_go_on_without_it(
     assert "51.png" in found["unreadable"][0]
     assert found["accuracy"] == pytest.approx(right / 29)
     found = json.loads(call("data", "check", tmp_path / "data", "--json", "--out", tmp_path / "page.html").out)
+    one, *others = [tmp_path / "data" / "val" / "bright" / f"{number}.png" for number in (51, 53, 55)]
+    for verb, *rest in (("predict",), ("predict", "--out", "few.csv"), ("explain", "--no-trust", "--out", "few.html")):
+        some = call(verb, run, one, *others, "--json", *rest)
+        assert (some.code, "51.png" in some.err) == (3, True), some.err
+        answered = json.loads(some.out)
+        assert len(answered["images"] if verb == "explain" else answered) == len(others)
+    assert "51.png" in call("explain", run, one, "--out", tmp_path / "one.html").err
+    assert "51.png" in call("embed", run, tmp_path / "data" / "val", "--out", tmp_path / "all.npz").err
+    with monkeypatch.context() as patch:
+        patch.setattr(workers_module, "FORKED", 1000)
+        again = json.loads(call("evaluate", run, "--json").out)
+        assert (again["images"], ["51.png" in each for each in again["unreadable"]]) == (29, [True])
     (unreadable,) = [json.dumps(each) for each in found["findings"] if each["kind"] == "unreadable"]
     assert "04.png" in unreadable
     assert "51.png" in unreadable

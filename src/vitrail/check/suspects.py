@@ -5,7 +5,10 @@
                of slips, which may be any of k classes; power and r are those under which the labels are most probable.
                Named are those that are more probably a slip: r / k > (1 - r) p, the most suspicious first. Of labels
                without slips r is near 0, and hardly one is named. Nothing is said where the head avoids less than 60 %
-               of the mistakes that the most frequent class makes as the answer to all
+               of the mistakes that the most frequent class makes as the answer to all. Of several labels an image each
+               cell, there or not there, is judged so, by a head for each label that `SEEN` images have and lack
+    numbers    the same by ridge regression: named are those whose residual is more than 3.5 standard deviations, 1.4826
+               times the middle one, from 0 (Iglewicz and Hoaglin, "How to detect and handle outliers", 1993)
     unlike     the distance (1 less the cosine) of each image outside training to the nearest in training is held
                against that of each training image to the nearest of another group. The farthest are named, as many as
                are at least five times what these distances give (Benjamini and Hochberg, 1995, on the conformal
@@ -15,18 +18,18 @@
 What is named is a suspicion, and no contradiction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 
 from vitrail.check.findings import Facts, Finding, Looked, Picture, said
 from vitrail.check.neighbours import KeptFeatures, Vectors
-from vitrail.data.columns import LABEL, NUMBER, TRAIN
+from vitrail.data.columns import LABEL, LABELS, NUMBER, TRAIN
 from vitrail.data.images import evenly
 from vitrail.data.loader import CONTENT, no_contents
 from vitrail.features.poolings import check_vit
@@ -37,12 +40,17 @@ from vitrail.runs.data import run_of
 from vitrail.runs.known import TrainedOn
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.linear import FOLDS, held_out_outputs, map_features
+from vitrail.tasks.multilabel import MultiLabels
+from vitrail.tasks.regression import Standardized
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import ShortRepr, percent_in_words
 
 POWERS, RATES = np.geomspace(0.5, 8, 17), np.append(0, np.geomspace(1e-4, 0.5, 60))  # that are tried
 SLIP = 0.5  # how probable it is that a label that is named is one, at least
 SKILL = 0.6  # of the mistakes of always naming the most frequent class, those that a head avoids, at least
+SKILL_OF_CELLS = 0.1  # the same of labels of which an image has several, most of them rare
+SEEN = 10  # images that have a label, and that lack it, from which on its cells are judged
+RESIDUAL = 3.5  # standard deviations, from which on a number is named
 CHANCE = 0.2  # of the images that are named as unlike all in training, what chance gives, at most
 FEWEST = 20  # training images of different groups by which distances are judged, and images of a bin, at least
 MOST = 5000  # of these training images that are compared with all others
@@ -77,19 +85,93 @@ def suspected_labels(
     targets = torch.from_numpy((known.cumsum() - 1)[classes[places]])
     outputs = held_out_outputs(codec, torch.from_numpy(features[places]), targets, units[places])
     accuracy, usual = codec.score(codec.error(outputs, targets)), float(targets.bincount().max()) / len(targets)
-    any_class, fits = RATES[:, None] / codec.outputs, list[tuple[float, float, float]]()
-    for power in POWERS.tolist():
-        own = torch.exp(-codec.loss(power * outputs, targets, reduction="none")).numpy()
-        logs = np.log(np.maximum((1 - RATES[:, None]) * own + any_class, 1e-300)).sum(axis=1)
-        fits.append((*max(zip(logs.tolist(), RATES.tolist(), strict=True)), power))
-    _, rate, power = max(fits)
-    own = torch.exp(-codec.loss(power * outputs, targets, reduction="none")).numpy()
-    slips = rate / np.maximum(rate + (1 - rate) * codec.outputs * own, 1e-300)
+    by_power = (torch.exp(-codec.loss(power * outputs, targets, reduction="none")).numpy() for power in POWERS.tolist())
+    power, own, slips = _slips(by_power, codec.outputs)
     order = np.argsort(own, kind="stable")[: (slips > SLIP).sum()]
     answers = zip(order.tolist(), codec.answer(power * outputs[order], [""] * len(order)), strict=True)
     facts: dict[int, Facts] = {int(places[row]): {"suggested": each.label, "probability": each.probability,
                  "label_probability": float(own[row]), "slip": float(slips[row])} for row, each in answers}  # fmt: skip
     return accuracy, (accuracy - usual) / (1 - usual), facts
+
+
+def _slips(
+    by_power: Iterable[Float[np.ndarray, " n"]], states: int
+) -> tuple[float, Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """The most probable power, how probable under it each label is, and how probable that it is a slip.
+
+    Args:
+        by_power: For each of `POWERS` how probable each label is.
+        states: That a slip may give it.
+    """
+    fits = list[tuple[float, float, int]]()
+    every = [*by_power]
+    for place, own in enumerate(every):
+        logs = np.log(np.maximum((1 - RATES[:, None]) * own + RATES[:, None] / states, 1e-300)).sum(axis=1)
+        fits.append((*max(zip(logs.tolist(), RATES.tolist(), strict=True)), place))
+    _, rate, place = max(fits)
+    own = every[place]
+    return float(POWERS[place]), own, rate / np.maximum(rate + (1 - rate) * states * own, 1e-300)
+
+
+def suspected_cells(
+    values: Int8[np.ndarray, "n k"], names: Sequence[str], features: Vectors, units: Int64[np.ndarray, " n"]
+) -> tuple[float, dict[tuple[int, int], float]] | None:
+    """The cells of a table of several labels that features speak against; None where no label is there often enough.
+
+    Args:
+        values: 1 where an image has a label, 0 where not, -1 where nobody knows.
+        names: (k,) of the labels.
+        features: (n, d) what a head reads.
+        units: Images of one number are in one fold.
+
+    Returns:
+        Of the mistakes of giving each label to all images or none, the fraction that the heads avoid; and the suspects
+        by image and label, the most suspicious first, with how probable a slip is.
+    """
+    there, lacking = ((values == state).sum(axis=0) for state in (1, 0))
+    judged = np.flatnonzero(np.minimum(there, lacking) >= SEEN)
+    if not len(judged):
+        return None
+    codec = MultiLabels(tuple(names[number] for number in judged.tolist()))
+    outputs = held_out_outputs(codec, torch.from_numpy(features), codec.targets(values[:, judged]), units).numpy()
+    rows, labels = np.nonzero(values[:, judged] >= 0)
+    given = values[rows, judged[labels]]
+    support = outputs[rows, labels] * np.where(given > 0, 1, -1)
+    skill = 1 - float((support < 0).sum() / np.minimum(there, lacking)[judged].sum())
+    _, own, slips = _slips((1 / (1 + np.exp(-power * support)) for power in POWERS), 2)
+    order = np.argsort(own, kind="stable")[: (slips > SLIP).sum()]
+    return skill, {(int(rows[one]), int(judged[labels[one]])): float(slips[one]) for one in order}
+
+
+def suspected_numbers(
+    values: Float[np.ndarray, "n k"], names: Sequence[str], features: Vectors, units: Int64[np.ndarray, " n"]
+) -> tuple[float, dict[tuple[int, int], tuple[float, float]]] | None:
+    """The numbers that features speak against; None where none varies.
+
+    Args:
+        values: In their unit, NaN where nobody knows.
+        names: (k,) of the numbers.
+        features: (n, d) what ridge regression reads.
+        units: Images of one number are in one fold.
+
+    Returns:
+        The fraction of the variance that is explained of images of other folds, the mean over the numbers; and the
+        suspects by image and number, the largest standardised residual first, with the residual and what the features
+        say.
+    """
+    means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    if not (deviations > 0).all():
+        return None
+    codec = Standardized(tuple(names), tuple(means.tolist()), tuple(deviations.tolist()))
+    targets = codec.targets(values)
+    outputs = held_out_outputs(codec, torch.from_numpy(features), targets, units)
+    gaps, known = (targets.double() - outputs).numpy(), ~np.isnan(values)
+    scale = 1.4826 * np.nanmedian(np.abs(gaps), axis=0)  # of a normal distribution its standard deviation
+    far, said = np.where(known, np.abs(gaps) / scale, 0), codec.in_unit(outputs).numpy()
+    rows, numbers = np.nonzero(far > RESIDUAL)
+    order = np.argsort(-far[rows, numbers], kind="stable").tolist()
+    cells = [(int(rows[one]), int(numbers[one])) for one in order]
+    return 1 - float(np.nanmean(gaps**2)), {cell: (float(far[cell]), float(said[cell])) for cell in cells}
 
 
 def unlike(distances: Float[np.ndarray, " n"], among: Float[np.ndarray, " m"]) -> Int64[np.ndarray, " k"]:
@@ -144,6 +226,70 @@ class ByModel(ShortRepr):
         return {**about, "curve": list(self.curve), "nearest": nearest}
 
 
+class Judged(NamedTuple):
+    """What features say of a column.
+
+    Attributes:
+        knows: Whether they know enough of it to speak against any.
+        agrees: How far they agree with it, a sentence.
+        what: What is suspected: `label` or `number`.
+        facts: Of the suspects by place, the most suspicious first.
+        accuracy: The fraction of images whose one class they agree with.
+    """
+
+    knows: bool
+    agrees: str
+    what: str
+    facts: Mapping[int, Facts]
+    accuracy: float | None = None
+
+
+def _judge_classes(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray, " n"]) -> Judged | None:
+    told = suspected_labels(np.array([seen.labels[row] for row in features.rows], dtype=str), features.read, units)
+    if told is None:
+        return None
+    agrees = f"A linear head on the features of other images agrees with {percent_in_words(told[0])} of all labels"
+    return Judged(told[1] >= SKILL, agrees, "label", told[2], told[0])
+
+
+def _judge_cells(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray, " n"]) -> Judged | None:
+    values, names = _joined(seen, LABELS)
+    if (told := suspected_cells(values[features.rows], names, features.read, units)) is None:
+        return None
+    agrees = f"Linear heads on the features of other images avoid {percent_in_words(told[0])} of the mistakes"
+    facts, own = dict[int, dict[str, Any]](), values[features.rows]
+    for (row, number), slip in told[1].items():
+        each = facts.setdefault(row, {"missing": [], "unseen": [], "slip": slip})
+        each["unseen" if own[row, number] else "missing"].append(names[number])
+    about = f"{agrees} of giving each label that {SEEN} have to all or none"
+    return Judged(told[0] >= SKILL_OF_CELLS, about, "label", facts)
+
+
+def _judge_numbers(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray, " n"]) -> Judged | None:
+    values, names = _joined(seen, NUMBER)
+    if (told := suspected_numbers(values[features.rows], names, features.read, units)) is None:
+        return None
+    agrees = f"A linear map of the features of other images explains {percent_in_words(told[0])} of the variance"
+    facts = dict[int, dict[str, Any]]()
+    for (row, number), (far, by_features) in told[1].items():
+        facts.setdefault(row, {"features_say": {}, "deviations": far})["features_say"][names[number]] = by_features
+    return Judged(told[0] >= SKILL, agrees, "number", facts)
+
+
+JUDGED = {LABEL: _judge_classes, LABELS: _judge_cells, NUMBER: _judge_numbers}
+
+
+def _joined(seen: Looked, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A column of all splits with one value for each of its names, which splits may have in part, or not at all."""
+    found: list[Any] = [(samples.columns.get(name), len(samples)) for samples in seen.splits.values()]
+    names = tuple(dict.fromkeys(each for column, _ in found if column is not None for each in column.names))
+    none = (0.0,) * len(names), (1.0,) * len(names)
+    codec, unknown = (MultiLabels(names), np.int8(-1)) if name == LABELS else (Standardized(names, *none), np.nan)
+    values = [np.full((count, len(names)), unknown) if column is None else codec.match(column).column.values
+              for column, count in found]  # fmt: skip
+    return np.concatenate(values), names
+
+
 def look_by_model(model: Model, seen: Looked, features: KeptFeatures) -> ByModel:
     """What a model says of labels, of images unlike those in training, and of what accuracy depends on.
 
@@ -155,21 +301,22 @@ def look_by_model(model: Model, seen: Looked, features: KeptFeatures) -> ByModel
     rows, read, findings, notes = features.rows.tolist(), torch.from_numpy(features.read), list[Finding](), list[str]()
     labels, units = np.array([seen.labels[row] for row in rows], dtype=str), seen.units(seen.groupings)[rows]
     accuracy, answers_by, curve = None, None, list[Facts]()
-    means = [name for name in next(iter(seen.splits.values())).columns if name in (LABEL, NUMBER)]  # amounts are first
-    if means[:1] == [LABEL] and (told := suspected_labels(labels, features.read, units)):
-        accuracy, skill, suspects = told
+    column = next(
+        (name for name in next(iter(seen.splits.values())).columns if name in JUDGED), ""
+    )  # amounts are first
+    if column and (judged := JUDGED[column](seen, features, units)):
+        accuracy = judged.accuracy
         contents = no_contents(len(rows))
         contents[:, CONTENT] = seen.survey.rows["content"][rows]
         if learnt := int(TrainedOn(run_of(model).trained_on).has(contents).sum()):
             notes.append(f"The model was trained on {learnt:,} of these images, so that its features agree with wrong "
                          "labels, too: a model that was not finds more.")  # fmt: skip
-        facts = {rows[place]: each for place, each in suspects.items()}
-        agrees = f"A linear head on the features of other images agrees with {percent_in_words(accuracy)} of all labels"
-        if skill < SKILL:
-            notes.append(f"{agrees}: too few to suspect any.")
+        facts = {rows[place]: each for place, each in judged.facts.items()}
+        if not judged.knows:
+            notes.append(f"{judged.agrees}: too few to suspect any.")
         elif facts:
-            sentence = f"{said(len(facts), 'have a label that the features speak against')}. {agrees}."
-            findings.append(Finding("suspect label", sentence, SUSPECT, seen.show_each([*facts], facts)))
+            sentence = f"{said(len(facts), f'have a {judged.what} that the features speak against')}. {judged.agrees}."
+            findings.append(Finding(f"suspect {judged.what}", sentence, SUSPECT, seen.show_each([*facts], facts)))
     train = np.array([seen.sides[row] == TRAIN for row in rows], dtype=bool)
     inside, outside = np.flatnonzero(train), np.flatnonzero(~train)
     if not len(inside) or not len(outside):

@@ -108,6 +108,21 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
     return turned
 
 
+def opened_apart(name: object, content: bytes | None, least: int | None = None) -> Image.Image:
+    """`open_image` of a file, by a process that may die of it where its bytes are at hand; see `vitrail.data.workers`.
+
+    Args:
+        name: Its path, or its name where that is no file.
+        content: Its bytes; None or the first `MOST_HASHED` of them where it is read by its path.
+        least: As for `open_image`.
+    """
+    if content is None or len(content) == MOST_HASHED:
+        return open_image(name, None, least)
+    from vitrail.data.workers import open_apart  # with torch, which a file does not need
+
+    return open_apart(name, content, least)
+
+
 def formats_of(start: bytes, name: object = "an image") -> tuple[str, ...]:
     """The formats that a file may be of, by its first bytes: also `HEIF`, where it begins so.
 
@@ -337,7 +352,7 @@ class Images(abc.ABC):
             image = self.open(index)
             return image, hash_of(image.tobytes(), (image.mode, *image.size))
         content = self.content(index)
-        return open_image(self.name(index), content, least), self.content_hash(index, content)
+        return opened_apart(self.name(index), content, least), self.content_hash(index, content)
 
     def content_hash(self, index: int, content: bytes | None = None) -> bytes:
         """`HASH` bytes by which an image is known: a hash of the file that it came from, or of its pixels.
@@ -468,7 +483,7 @@ class SizedImages(Images):
 
     def open(self, index: int) -> Image.Image:
         """The decoded image; see `open_image`."""
-        return open_image(self.name(index), self.content(index))
+        return opened_apart(self.name(index), self.content(index))
 
     def digest(self) -> bytes:
         """A hash of the names and sizes of all, and of what is in some of them; see `files_digest`."""
@@ -525,16 +540,18 @@ class FileImages(SizedImages):
 
     def open(self, index: int) -> Image.Image:
         """The decoded file; see `open_image`."""
-        return open_image(self.file(index))
+        return opened_apart(self.file(index), self._start(index))
 
     def read(self, index: int, least: int | None = None) -> tuple[Image.Image, bytes]:
         """The decoded file and its hash; see `open_image` for a file that cannot be read."""
-        content = None
+        content = self._start(index)
+        return opened_apart(self.file(index), content, least), bytes(HASH) if content is None else hash_of(content)
+
+    def _start(self, index: int) -> bytes | None:
+        """What is hashed of a file; None where it cannot be read, which `open_image` says."""
         with suppress(OSError), open(self._files[index], "rb") as file:
-            content = file.read(MOST_HASHED)
-        known = bytes(HASH) if content is None else hash_of(content)
-        whole = content is None or len(content) == MOST_HASHED
-        return open_image(self.file(index), None if whole else content, least), known
+            return file.read(MOST_HASHED)
+        return None
 
     def content(self, index: int) -> bytes:
         """The file."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 from PIL import Image
 
-from vitrail.data.images import SIXTEEN_BIT, NamedImage, open_image
+from vitrail.data.images import SIXTEEN_BIT, FileImages, NamedImage
 from vitrail.errors import DataError, located
 
 
@@ -45,7 +45,7 @@ def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
         if of.setdefault(file, one.name) != one.name:
             problem = f"{of[file]} and {one.name} would share the mask {file}"
             raise DataError(problem, f"masks in folders: {places[0]}")
-        mask = open_image(file)  # opacity does not count, and a palette's colours do
+        mask = FileImages([file]).open(0)  # opacity does not count, and a palette's colours do
         values = np.asarray(mask if mask.mode in ("1", "L", "I", *SIXTEEN_BIT) else mask.convert("RGB"))
         marked = values.any(axis=2) if values.ndim > 2 else values != 0
         if not marked.any():

@@ -19,7 +19,7 @@ from PIL import Image
 
 from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
-from vitrail.data.images import HASH, Images, convert_mode, formats_of, open_image
+from vitrail.data.images import HASH, Images, convert_mode, formats_of, opened_apart
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
@@ -302,7 +302,7 @@ def _files_of(
 def _encode(images: Images, index: int, size: int | None, quality: int) -> tuple[tuple[str, bytes], bytes]:
     """The suffix and the bytes of an image, which was decoded once, and the hash of what it was before."""
     content = images.content(index) if images.encoded else None
-    image = images.open(index) if content is None else open_image(images.name(index), content)
+    image = images.open(index) if content is None else opened_apart(images.name(index), content)
     short, known = min(image.size), images.content_hash(index, content)
     saved = io.BytesIO()
     if size is None or short <= size:

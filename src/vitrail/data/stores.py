@@ -36,6 +36,7 @@ from vitrail.data.images import (
     hash_of,
     is_broken_link,
     open_image,
+    opened_apart,
 )
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
@@ -166,7 +167,7 @@ class ItemImages(Images):
             return FileImages([Path(item)]).read(0, least)
         with located(self.name(index)):
             if isinstance(item, bytes):
-                return open_image("an image", item, least), hash_of(item)
+                return opened_apart("an image", item, least), hash_of(item)
             image = open_image(_as_bytes(item))
             return image, hash_of(image.tobytes(), (image.mode, *image.size))
 

@@ -1,5 +1,6 @@
 """Processes that decode images, of which one may die: it is started again, and what it was at is named.
 
+    open_apart        one image, by a process that decodes for this one
     of_each           what is made of each of some images, by processes or threads
     in_workers        what processes answer to many numbers
     begin_worker      what such a process does first
@@ -10,6 +11,7 @@ A process that dies may have been killed for lack of memory: only an image at wh
 
 import ctypes
 import math
+import mmap
 import multiprocessing
 import os
 import signal
@@ -21,19 +23,24 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
+from PIL import Image
 
-from vitrail.data.images import Images
+from vitrail.data.images import PIXEL_LIMIT, Images, open_image
+from vitrail.errors import DataError
 
 FORK = "fork" if sys.platform == "linux" else None  # how processes are started; elsewhere as Python does it
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when its parent ends
 STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, each process gets it
 TOGETHER = 64  # numbers that a process is given at a time
-FORKED = 64  # images in files from which on processes decode them, where they can be forked
+FORKED = 16  # images in files from which on several processes decode them, where they can be forked
+WIDEST = 4  # bytes that a decoded pixel takes at most
+KEPT_INFO = bytes, str, int, float, tuple  # what an image says of itself that is handed on
 
 
 @contextmanager
@@ -85,18 +92,19 @@ def _await_end(parent: int) -> None:
 
 
 class _Worker:
-    """A process that answers numbers, and those that it still has to answer."""
+    """A process that answers numbers, or other values, and those that it still has to answer."""
 
-    def __init__(self, work: Callable[[int], Any], left: Sequence[int]) -> None:
-        context, self.left = multiprocessing.get_context(FORK), deque[int]()
+    def __init__(self, work: Callable[[Any], Any], left: Sequence[Any]) -> None:
+        context, self.left = multiprocessing.get_context(FORK), deque[Any]()
         self.pipe, theirs = context.Pipe()
+        self.owner = os.getpid()
         self.process: BaseProcess = context.Process(target=_serve, args=(work, theirs), daemon=True)
         with signals_blocked():
             self.process.start()
         theirs.close()
         self.give(left)
 
-    def give(self, numbers: Sequence[int]) -> None:
+    def give(self, numbers: Sequence[Any]) -> None:
         """More to answer."""
         self.left.extend(numbers)
         with suppress(OSError):  # it is dead, which its answer shows
@@ -116,7 +124,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(work: Callable[[int], Any], pipe: Connection) -> None:
+def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
     """What a process does: an answer for each number that it is given, or the error that ends everything."""
     begin_worker(0)
     warnings.simplefilter("ignore")  # of Pillow's on odd files
@@ -135,6 +143,82 @@ def how_ended(process: BaseProcess) -> str:
     process.join()
     code = process.exitcode or 0
     return f"the process that decoded it ended ({signal.Signals(-code).name if code < 0 else f'code {code}'})"
+
+
+def can_fork() -> bool:
+    """Whether this process can have others that decode: not where it is such a one itself."""
+    return FORK is not None and not multiprocessing.current_process().daemon
+
+
+class _Apart(threading.local):
+    """Of a thread: the process that decodes for it, and the memory that both see."""
+
+    worker: _Worker | None = None
+    room: mmap.mmap
+
+    def begin(self) -> _Worker:
+        """The process, also after a fork of this one, which has none of its own."""
+        if self.worker is None or self.worker.owner != os.getpid():
+            self.room = mmap.mmap(-1, PIXEL_LIMIT * WIDEST)  # of which only what is filled is taken
+            self.worker = _Worker(partial(_open_into, self.room), ())
+        return self.worker
+
+    def end(self) -> None:
+        """What decodes next is another process."""
+        if self.worker is not None:
+            self.worker.end()
+        self.worker = None
+
+
+APART = _Apart()
+
+
+def open_apart(name: object, content: bytes, least: int | None = None) -> Image.Image:
+    """`open_image`, by a process that may die of it; by this one where no process can be forked.
+
+    The process is started once for a thread. Pixels come back through memory that both see.
+
+    Args:
+        name: Of the image, for messages.
+        content: The bytes of its file.
+        least: As for `open_image`.
+
+    Raises:
+        DataError: As `open_image`; or two processes died of it.
+    """
+    if not can_fork():
+        return open_image(name, content, least)
+    found: Any = None
+    for _ in range(2):
+        try:
+            worker = APART.begin()
+            worker.give([(name, content, least)])
+            found = worker.answer()
+        except BaseException:  # a stop, after which an answer to this would come to the next
+            APART.end()
+            raise
+        if not isinstance(found, str):
+            break
+        APART.end()
+    if isinstance(found, str):
+        raise DataError(f"{name}: {found}", "remove the file or replace it by a readable one")
+    if isinstance(found, Exception):
+        raise found
+    mode, size, palette, info, count = found
+    image = Image.frombytes(mode, size, memoryview(APART.room)[:count])
+    if palette:
+        image.putpalette(palette)
+    image.info = info
+    return image
+
+
+def _open_into(room: mmap.mmap, what: tuple[object, bytes, int | None]) -> tuple[Any, ...]:
+    """What that process does: mode, size, palette, what the image says of itself, and how many bytes its pixels are."""
+    image = open_image(*what)
+    pixels = image.tobytes()
+    room[: len(pixels)] = pixels
+    info = {key: value for key, value in image.info.items() if isinstance(value, KEPT_INFO)}
+    return image.mode, image.size, image.getpalette(), info, len(pixels)
 
 
 def in_workers(
@@ -196,7 +280,7 @@ def of_each(
 ) -> Iterator[tuple[int, Any]]:
     """What is made of each of some images, in any order; a text as of `in_workers` where a process died of it.
 
-    Few files, what lies in memory, and images of a person's own are left to threads, which take this process with them.
+    Several processes decode files. Few files are read one by one, and what no process can be forked for by threads.
 
     Args:
         work: From the number of an image to what is made of it.
@@ -204,8 +288,9 @@ def of_each(
         numbers: Of those that are wanted.
         workers: Processes, or threads.
     """
-    if FORK and images.encoded and len(numbers) >= FORKED and not multiprocessing.current_process().daemon:
-        yield from in_workers(work, numbers, workers)
+    if images.encoded and can_fork():
+        few = len(numbers) < FORKED
+        yield from ((number, work(number)) for number in numbers) if few else in_workers(work, numbers, workers)
         return
     with ThreadPoolExecutor(workers) as pool:
         yield from zip(numbers, pool.map(work, numbers), strict=True)

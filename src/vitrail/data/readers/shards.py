@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.columns import RawDataset, Samples
-from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, open_image
+from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, opened_apart
 from vitrail.data.shard_files import Member, Rows, bytes_at, read_split, read_table
 from vitrail.data.sources import PACKING, SHARDS, is_address
 from vitrail.errors import DataError, RunError, UsageError, counted
@@ -174,7 +174,7 @@ class ShardImages(Images):
 
     def open(self, index: int) -> Image.Image:
         """The decoded image."""
-        return open_image(self.name(index), self.content(index))
+        return opened_apart(self.name(index), self.content(index))
 
     def content_hash(self, index: int, content: bytes | None = None) -> bytes:
         """That of the image that was packed, which the index has."""
