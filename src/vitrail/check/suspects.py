@@ -284,7 +284,8 @@ def _joined(seen: Looked, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     found: list[Any] = [(samples.columns.get(name), len(samples)) for samples in seen.splits.values()]
     names = tuple(dict.fromkeys(each for column, _ in found if column is not None for each in column.names))
     none = (0.0,) * len(names), (1.0,) * len(names)
-    codec, unknown = (MultiLabels(names), np.int8(-1)) if name == LABELS else (Standardized(names, *none), np.nan)
+    codec: Any = MultiLabels(names) if name == LABELS else Standardized(names, *none)
+    unknown = np.int8(-1) if name == LABELS else np.nan
     values = [np.full((count, len(names)), unknown) if column is None else codec.match(column).column.values
               for column, count in found]  # fmt: skip
     return np.concatenate(values), names
