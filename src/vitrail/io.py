@@ -278,18 +278,19 @@ def to_json(content: Any, indent: int | None = 2) -> str:
     return utf8(json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def read_json(file: Path, hint: str | Hint) -> dict[str, Any]:
+def read_json(file: Path, hint: str | Hint, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[str, Any]:
     """The object in a JSON file.
 
     Args:
         file: The file.
         hint: What to try when it cannot be used.
+        read: What gives its bytes, of one that lies in an archive.
 
     Raises:
         DataError: It is missing or damaged, or holds something else.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read(file).decode())
     except FileNotFoundError as error:
         raise DataError(f"{file} is missing", hint) from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, or a number without end

@@ -1,5 +1,6 @@
 """Images of 16 bits that a camera of 12 wrote: a training measures it and says so, a prediction asks for it."""
 
+import io
 import json
 import shlex
 import shutil
@@ -12,7 +13,8 @@ from PIL import Image
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.cli.test_elongated import TINY
-from vitrail.data.images import evenly
+from vitrail.data.images import FileImages, evenly
+from vitrail.training.configuration.resolve import _depths
 
 FAST = ("--epochs", 20, "--threads", 1, "--precision", "fp32")
 
@@ -116,6 +118,20 @@ def test_a_single_one_among_photographs_is_read_by_every_verb(cli: Cli, tmp_path
     for stated in ((), ("--bits", 14), ("--bits", 16)):
         told = json.loads(cli("evaluate", run, copy, *stated, "--json").out)["trained_on"]
         assert (told["images"], told["ties"]["content"]) == (101, 101), stated
+
+
+def test_a_single_one_among_thousands_of_files_is_found(tmp_path: Path) -> None:
+    """By the first bytes of each, in any format that can have 16 bits."""
+    deep = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 64)
+    for kind, place in (("PNG", 777), ("TIFF", 1501), ("PPM", 0)):
+        held, files = io.BytesIO(), [tmp_path / kind / f"{number}.{kind.lower()}" for number in range(1600)]
+        Image.new("L", (8, 8)).save(held, kind)
+        files[0].parent.mkdir()
+        for file in files:
+            file.write_bytes(held.getvalue())
+        assert _depths([FileImages(files)]) == []
+        deep.save(files[place])
+        assert _depths([FileImages(files)]) in ([12], [16])
 
 
 def test_how_many_images_may_be_unreadable_is_an_option(cli: Cli, tmp_path: Path) -> None:

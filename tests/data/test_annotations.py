@@ -12,10 +12,12 @@ from PIL import Image
 
 import vitrail
 from tests.cli.command import DATA, call, must_refuse
+from tests.errors import must_raise
 from tests.own_objects import SMALL
 from vitrail.data.columns import ALL, LABEL, LABELS, RawDataset
+from vitrail.data.layout import Layout
 from vitrail.data.sources import read
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UsageError
 
 NAMES = ("zebra", "ant", "cat")
 SEVERAL = {"a.png": ("cat", "ant", "ant"), "b.png": ("zebra",), "c.png": (), "d.png": ("cat",)}
@@ -101,9 +103,19 @@ def test_coco(tmp_path: Path, file: str, images: str, split: str) -> None:
         (tmp_path / "elsewhere").mkdir()
         shutil.move(root, tmp_path / "elsewhere" / "set")
         assert read(str(tmp_path / "elsewhere" / "set")).digest() == before
-        packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "elsewhere" / "set")
-        with pytest.raises(DataError, match=Path(file).name):
-            read(packed)
+        assert_packed_alike(tmp_path / "elsewhere" / "set", raw)
+
+
+def assert_packed_alike(root: Path, raw: RawDataset) -> None:
+    """In a zip and in a tar, alone or within a folder, are the same images with the same labels."""
+    for kind, base in (("zip", "."), ("tar", "."), ("zip", root.name)):
+        packed = shutil.make_archive(str(root.parent / "packed"), kind, root.parent if base != "." else root, base)
+        found = read(packed)
+        assert labels_of(found) == labels_of(raw)
+        for split, samples in found.splits.items():
+            names, images = found.splits[split].images.names(), read(str(root)).splits[split].images
+            for row, name in enumerate(images.names()):
+                assert samples.images.open(names.index(name)).tobytes() == images.open(row).tobytes()
 
 
 def test_json_of_others_beside_class_folders_is_left_aside(tmp_path: Path) -> None:
@@ -174,6 +186,11 @@ def test_yolo(tmp_path: Path, images: str, labels: str, config: str) -> None:
     assert read(str(root / "data.yaml")).digest() == before
     shutil.move(root, tmp_path / "moved")
     assert read(str(tmp_path / "moved")).digest() == before
+    assert_packed_alike(tmp_path / "moved", raw)
+    (tmp_path / "moved" / "data.yaml").rename(tmp_path / "moved" / "birds.yml")
+    (tmp_path / "moved" / "another.yaml").write_text("model: Ti/16")
+    assert read(str(tmp_path / "moved")).digest() == before
+    assert_packed_alike(tmp_path / "moved", raw)
 
 
 def test_one_category_an_image_is_a_class(tmp_path: Path) -> None:
@@ -240,6 +257,23 @@ def test_damaged_yolo(tmp_path: Path, config: str, boxes: bytes | None) -> None:
     (tmp_path / "data.yaml").write_text(config)
     must_refuse(call("train", tmp_path, "--out", tmp_path / "run"), DATA, str(tmp_path))
     assert not (tmp_path / "run").exists()
+
+
+def test_one_folder_of_images_beside_a_list_is_no_class(tmp_path: Path) -> None:
+    """The list has the labels, whose columns can be named; a folder of another name, or beside others, is a class."""
+    make_images(tmp_path / "set" / "images", [f"{name}.png" for name in "abcd"])
+    lines = ["file,kind,weight", *(f"images/{name}.png,{kind},3" for name, kind in zip("abcd", "xyxy", strict=True))]
+    (tmp_path / "set" / "list.csv").write_text("\n".join(lines))
+    assert labels_of(read(str(tmp_path / "set")))[ALL] == {"a.png": "x", "b.png": "y", "c.png": "x", "d.png": "y"}
+    named = read(str(tmp_path / "set"), layout=Layout(label_column="weight"))
+    assert {*labels_of(named)[ALL].values()} == {"3"}
+    (tmp_path / "set" / "images").rename(tmp_path / "set" / "robins")
+    assert {*labels_of(read(str(tmp_path / "set")))[ALL].values()} == {"robins"}
+    with must_raise(UsageError, named="label_column"):
+        read(str(tmp_path / "set"), layout=Layout(label_column="weight"))
+    (tmp_path / "set" / "robins").rename(tmp_path / "set" / "images")
+    make_images(tmp_path / "set" / "wrens", ["e.png"])
+    assert {*labels_of(read(str(tmp_path / "set")))[ALL].values()} == {"images", "wrens"}
 
 
 def test_two_files_of_one_split(tmp_path: Path) -> None:

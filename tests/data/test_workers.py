@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,14 +212,16 @@ def test_where_no_process_can_be_started_this_one_decodes(tmp_path: Path, monkey
 
 
 def test_what_decodes_for_a_process_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a fork, by each thread, and after a stop in the middle of an answer."""
+    """After a fork, by each thread, after a stop in the middle of an answer; and it holds no pipe of another."""
     images = FileImages([put(tmp_path / f"{number}.png", number) for number in range(40)])
     expected = [open_image(images.file(number)).tobytes() for number in range(40)]
 
     def every(_: int) -> list[bytes]:
         return [images.open(number).tobytes() for number in range(40)]
 
-    first = images.open(0).tobytes()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        first = images.open(0).tobytes()
+        other.communicate(timeout=20)
     child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(every(0) != expected))
     child.start()
     with ThreadPoolExecutor(4) as pool:

@@ -13,8 +13,10 @@ there is nothing, the error names the nearest name or path that is there.
 
 import mimetypes
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -61,6 +63,7 @@ class Format:
         suffixes: Of a file that it reads, in small letters.
         marks: A folder that holds one of these files is of this format; "." is in every folder, `*.x` is any file
             that ends so, and `*/*.x` one in a folder in it; so `DIR/*.x`, `*/NAME` and `NAME*.x`.
+        says: What a `*.yaml` or `*.yml` in a folder says that is of this format under any name.
         served: Whether it may lie behind an http(s) address.
         columns: Whether it has columns that a person may name: its reader takes a `Layout` as well.
         sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
@@ -79,6 +82,7 @@ class Format:
     options: bool = False
     suffixes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    says: "re.Pattern[bytes] | None" = None
     served: bool = False
     columns: bool = False
     sorts: bool = False
@@ -99,7 +103,7 @@ class Format:
         if is_address(what):
             return self.served and not str(mimetypes.guess_type(what)[0]).startswith("image/")
         if path.is_dir():
-            return any(_has(path, mark) for mark in self.marks)
+            return any(_has(path, mark) for mark in self.marks) or (self.says is not None and _says(path, self.says))
         return path.suffix.lower() in self.suffixes and path.is_file()
 
 
@@ -119,6 +123,16 @@ def _has(folder: Path, mark: str) -> bool:
     return False
 
 
+def _says(folder: Path, words: "re.Pattern[bytes]") -> bool:
+    """Whether a YAML file in a folder says this, at its beginning."""
+    with suppress(OSError):  # whoever reads it says so
+        for file in [*folder.glob("*.yaml"), *folder.glob("*.yml")]:
+            with file.open("rb") as handle:
+                if words.search(handle.read(SAID)):
+                    return True
+    return False
+
+
 def _reader(module: str) -> Reader:
     """The function `read_NAME` of the file NAME."""
     return Later(f"vitrail.data.{module}:read_{module.rpartition('.')[2]}")
@@ -135,6 +149,7 @@ _ARCHIVE_HELP = "what a folder holds, read in place; or a folder of .tar files a
 _HUB_HELP = "a table of images, as one file or a folder of files"
 _COCO_HELP = "COCO's annotations, whose categories are the labels of images; or a folder with them and the images"
 _YOLO_HELP = "YOLO's data.yaml, or its folder with images and labels"
+_FOLDER_HELP = "a folder of class folders, or of one folder of images beside a list"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
 EXTENSIONS = (
@@ -145,6 +160,7 @@ EXTENSIONS = (
 
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or in the folder of a split
+SAID = 100_000  # bytes of a file by which it is known what it says
 FEW = 100  # files of a folder by which it is known what lies there
 TAR = ".tar"
 IN_SPLITS = ("", "train/", "validation/", "val/", "test/")  # a folder, and those of its splits
@@ -154,6 +170,7 @@ PACKING = "packing.json"  # in one that is not finished
 ANNOTATIONS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
 AT_ROOT = ("annotations.json", "instances_*.json")  # COCO's where none of those are, or others' of the same name
 YOLO = ("data.yaml", "data.yml", "dataset.yaml")
+YOLO_NAMES = re.compile(rb"^names\s*:", re.MULTILINE)  # what one of another name says
 ARRAYS = tuple(f"{name}.npy" for name in ("images", "train_images", "x_train", "X_train", "X"))
 
 _BESIDE = tuple(f"{at}{name}" for at in IN_SPLITS for name in METADATA)
@@ -175,9 +192,9 @@ FORMATS = (
     Format("metadata", _METADATA_HELP, _reader("readers.metadata"), marks=_BESIDE, columns=True),
     Format("hub", _HUB_HELP, _reader("readers.hub"), suffixes=(".parquet",), marks=_TABLES, columns=True),
     Format("coco", _COCO_HELP, _reader("readers.coco"), suffixes=(".json",), marks=(*ANNOTATIONS, *AT_ROOT)),
-    Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO),
+    Format("yolo", _YOLO_HELP, _reader("readers.yolo"), suffixes=(".yaml", ".yml"), marks=YOLO, says=YOLO_NAMES),
     Format("archive", _ARCHIVE_HELP, _reader("readers.archive"), suffixes=(".zip", TAR), marks=TARS, columns=True),
-    Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
+    Format("folder", _FOLDER_HELP, _reader("readers.folder"), marks=(".",), sorts=True, columns=True),
     Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv", ".txt"), columns=True),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),
     _strings("mnist-strings", "images of one to five digits to read", files="mnist", recipe="mnist-strings"),

@@ -66,6 +66,14 @@ class Tree:
         with os.scandir(folder) as entries:
             return {each.name: not _is_broken(each) and each.is_dir() for each in entries}
 
+    def is_folder(self, path: Path) -> bool | None:
+        """Whether there is a folder, or a file; None where there is neither."""
+        return path.is_dir() if path.exists() else None
+
+    def glob(self, mark: str) -> list[Path]:
+        """What lies below the root under such a name."""
+        return sorted(self.root.glob(mark))
+
     def identity(self, folder: Path) -> Hashable:
         """The same for all names of one folder."""
         status = folder.stat()

@@ -94,11 +94,11 @@ def _await_end(parent: int) -> None:
 class _Worker:
     """A process that answers numbers, or other values, and those that it still has to answer."""
 
-    def __init__(self, work: Callable[[Any], Any], left: Sequence[Any]) -> None:
+    def __init__(self, work: Callable[[Any], Any], left: Sequence[Any], alone: bool = False) -> None:
         context, self.left = multiprocessing.get_context(FORK), deque[Any]()
         self.pipe, theirs = context.Pipe()
         self.owner = os.getpid()
-        self.process: BaseProcess = context.Process(target=_serve, args=(work, theirs), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(work, theirs, alone), daemon=True)
         with signals_blocked():
             self.process.start()
         theirs.close()
@@ -124,9 +124,19 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """What a process does: an answer for each number that it is given, or the error that ends everything."""
+def _serve(work: Callable[[Any], Any], pipe: Connection, alone: bool) -> None:
+    """What a process does: an answer for each number that it is given, or the error that ends everything.
+
+    One that is alone outlives what it is forked for, and holds no open file of its parent: else another process that
+    waits for the end of a pipe would wait for it.
+    """
     begin_worker(0)
+    parent = multiprocessing.parent_process()
+    if alone and parent is not None:
+        kept = {0, 1, 2, pipe.fileno(), parent.sentinel}
+        for opened in {*map(int, os.listdir("/proc/self/fd"))} - kept:
+            with suppress(OSError):
+                os.close(opened)
     warnings.simplefilter("ignore")  # of Pillow's on odd files
     with suppress(EOFError, OSError):
         while True:
@@ -160,7 +170,7 @@ class _Apart(threading.local):
         """The process, also after a fork of this one, which has none of its own."""
         if self.worker is None or self.worker.owner != os.getpid():
             self.room = mmap.mmap(-1, PIXEL_LIMIT * WIDEST)  # of which only what is filled is taken
-            self.worker = _Worker(partial(_open_into, self.room), ())
+            self.worker = _Worker(partial(_open_into, self.room), (), alone=True)
         return self.worker
 
     def end(self) -> None:

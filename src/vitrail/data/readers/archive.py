@@ -1,6 +1,7 @@
 """Archives, read in place: a `.zip` or `.tar` as the folder that it was made of.
 
-    photos.zip, photos.tar     class folders, splits, metadata or a list, as on disk; a folder that wraps all is none
+    photos.zip, photos.tar     class folders, splits, metadata, COCO's or YOLO's annotations or a list, as on disk; a
+                               folder that wraps all is none
     train-000000.tar, ...      one or a folder of those that webdataset reads: see `readers.webdataset`
 
 Nothing is unpacked. Where the members lie is found out once and kept in the user's cache; images are read there by
@@ -9,7 +10,6 @@ their places, in any order, by any number of processes.
 
 import errno
 import os
-import re
 import stat
 import struct
 import tarfile
@@ -25,18 +25,16 @@ from numpy.typing import NDArray
 from vitrail.data.columns import LABEL, Labels, RawDataset, split_of
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.readers.folder import HIDDEN_NAMES, read_folder, read_tree
+from vitrail.data.readers.coco import annotations_in, read_annotated
+from vitrail.data.readers.folder import HIDDEN_NAMES, LISTS, read_folder, read_tree
 from vitrail.data.readers.manifest import read_list
 from vitrail.data.readers.metadata import metadata_in, read_described
+from vitrail.data.readers.yolo import config_in, read_boxes
 from vitrail.data.shard_files import Words
 from vitrail.data.sources import EXTENSIONS, TAR, TARS
 from vitrail.data.stores import EncodedImages, Tree, remembered
 from vitrail.errors import DataError, counted, raised_as
 
-LISTS = (".csv", ".tsv", ".jsonl")
-ANNOTATED = re.compile(  # COCO, YOLO
-    r"^/(annotations|instances_[^/]*)\.json$|/annotations/[^/]+\.json$|_annotations\.coco\.json$|/(data|dataset)\.ya?ml$"
-)
 ENCRYPTED = 1  # a flag of a member of a zip
 LOCAL = 30  # bytes before a member of a zip, and the lengths of its name and of more, which are their last ones
 
@@ -63,8 +61,7 @@ def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_F
     beside = [each for place in {file.parent for file in files} for each in place.iterdir()] if path.is_dir() else []
     seen = [each for each in beside if not each.name.startswith(HIDDEN_NAMES)]
     if any(each.is_dir() or (each.parent != path and each.suffix.lower() in EXTENSIONS) for each in seen):  # unpacked
-        layout.check_columns(what)
-        return read_folder(what)
+        return read_folder(what, layout=layout)
     if path.is_dir() and any(path.glob("*.safetensors")):
         problem = f"{path} has {counted(len(files), 'shard')} but no index shards.json"
         raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
@@ -73,16 +70,17 @@ def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_F
 
 
 def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
-    """What the members say: metadata, files beside each image, class folders, or else the only list."""
+    """What the members say: metadata, annotations, files beside each image, class folders, or else the only list."""
     from vitrail.data.readers.webdataset import read_beside  # of tars alone
 
     if lists := metadata_in(tree):
         return read_described(tree, lists, layout)
+    if files := annotations_in(tree):
+        return read_annotated(tree, files)
+    if config := config_in(tree):
+        return read_boxes(tree, config)
     if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
         return found
-    if boxes := [path for path in tree.rows if ANNOTATED.search(path.removeprefix(str(tree.root)))]:
-        problem = f"{what} holds {boxes[0].removeprefix(f'{tree.root}/')}, and annotations are read in folders alone"
-        raise DataError(problem, "unpack it, and name the folder")
     lists = [tree.root / name for name in tree.entries(tree.root) if name.lower().endswith(LISTS)]
     raw = read_tree(tree)
     columns = [samples.columns.get(LABEL) for samples in raw.splits.values()]
@@ -142,6 +140,17 @@ class Archive(Tree):
         if (inside := self.inside.get(os.path.normpath(folder))) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         return inside
+
+    def is_folder(self, path: Path) -> bool | None:
+        """Whether a member is a folder, or a file; None where there is none."""
+        name = os.path.normpath(path)
+        return True if name in self.inside else False if name in self.rows else None
+
+    def glob(self, mark: str) -> list[Path]:
+        """The members below the root of such a name."""
+        above, names, depth = f"{self.root}/", sorted(self.rows), mark.count("/")
+        found = [name for name in names if name.startswith(above) and name.count("/") == above.count("/") + depth]
+        return [Path(name) for name in found if PurePosixPath(name).match(mark)]
 
     def identity(self, folder: Path) -> Hashable:
         """The name itself."""

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, Labels, RawDataset, Samples, split_of
-from vitrail.data.images import FileImages
 from vitrail.data.multiple import LabelSets
 from vitrail.data.readers.folder import read_folder
 from vitrail.data.sources import ANNOTATIONS, AT_ROOT
+from vitrail.data.stores import Tree
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.io import read_json
 from vitrail.text import canonical
@@ -44,40 +44,46 @@ def read_coco(what: str, data_root: Path | None = None) -> RawDataset:
         DataError: A file cannot be read or is of another kind, two are of one split, or images are missing.
     """
     path = Path(os.path.abspath(Path(what).expanduser()))  # not `resolve`: images lie where links seem to be
-    root, found, order = path, dict[str, Categories](), dict[str, None]()
-    if not (files := _files_in(path) if path.is_dir() else [path]):
-        return read_folder(what)
+    if not path.is_dir():
+        return read_annotated(Tree(path.parent), [path], path)
+    files = annotations_in(Tree(path))
+    return read_annotated(Tree(path), files) if files else read_folder(what)
+
+
+def read_annotated(tree: Tree, files: Sequence[Path], named: Path | None = None) -> RawDataset:
+    """The same of files of annotations in a tree; `named` is the one that was asked for in place of all."""
+    path, found, order = named or tree.root, dict[str, Categories](), dict[str, None]()
     for file in files:
         split = split_of(file.stem, among=True) or split_of(file.parent.name) or ALL
         if split in found:
             raise DataError(f"{path} has two files for one split, such as {file.name}", "the path of one of them")
-        names, sets = _parsed(file)
-        base, folder = _place_of(file, next(iter(sets), ""))
+        names, sets = _parsed(file, tree)
+        base, folder = _place_of(file, next(iter(sets), ""), tree)
         found[split] = {folder / name: each for name, each in sets.items()}
         order |= dict.fromkeys(names)
-        root = path if path.is_dir() else base
-    return with_categories(path, root, found, [*order])
+        tree = Tree(base) if named else tree
+    return with_categories(path, tree, found, [*order])
 
 
-def _files_in(folder: Path) -> list[Path]:
+def annotations_in(tree: Tree) -> list[Path]:
     """The files of annotations in a folder: those of boxes where there are others, too."""
-    files = sorted(file for mark in ANNOTATIONS for file in folder.glob(mark))
-    files = files or sorted(file for mark in AT_ROOT for file in folder.glob(mark) if _lists_images(file))
+    files = sorted(file for mark in ANNOTATIONS for file in tree.glob(mark))
+    files = files or sorted(file for mark in AT_ROOT for file in tree.glob(mark) if _lists_images(file, tree))
     return [file for file in files if file.name.startswith(BOXES)] or files
 
 
-def _lists_images(file: Path) -> bool:
+def _lists_images(file: Path, tree: Tree) -> bool:
     """Whether JSON does so, as that of other tools under the same name does not; also where it cannot be read."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(tree.content(file))
     except (OSError, ValueError, RecursionError):  # whoever reads it says so
         return True
     return isinstance(content, dict) and isinstance(content.get("images"), list)
 
 
-def _parsed(file: Path) -> tuple[list[str], dict[str, set[str]]]:
+def _parsed(file: Path, tree: Tree) -> tuple[list[str], dict[str, set[str]]]:
     """The names of all categories, in their order, and those in each image, by the name of its file."""
-    content = read_json(file, WANTED)
+    content = read_json(file, WANTED, tree.content)
     with raised_as(DataError, f"{file} holds other JSON", WANTED, (KeyError, TypeError, AttributeError)):
         names = {each["id"]: canonical(str(each["name"])) for each in content.get("categories", ())}
         files = {each["id"]: str(each["file_name"]).replace("\\", "/") for each in content["images"]}
@@ -89,18 +95,18 @@ def _parsed(file: Path) -> tuple[list[str], dict[str, set[str]]]:
     return [*names.values()], found
 
 
-def _place_of(file: Path, first: str) -> tuple[Path, Path]:
+def _place_of(file: Path, first: str, tree: Tree) -> tuple[Path, Path]:
     """The folder of everything, and that of the images, of which one is known."""
     word = re.split(r"[_.]", file.stem)[-1]
     for base in (file.parent, file.parent.parent):
         for inner in ("", "images", word, f"images/{word}"):
-            if first and (base / inner / first).is_file():
+            if first and tree.is_folder(base / inner / first) is False:
                 return base, base / inner
     problem = f"{file} lists {first}, which is neither beside it nor in images" if first else f"{file} lists no image"
     raise DataError(problem, f"{file.parent / 'images'}, with the images")
 
 
-def with_categories(path: Path, root: Path, found: Mapping[str, Categories], order: Sequence[str]) -> RawDataset:
+def with_categories(path: Path, tree: Tree, found: Mapping[str, Categories], order: Sequence[str]) -> RawDataset:
     """Images with their categories as labels.
 
     Where each image has one category, this is its `label`, and images without any are left out. Else they are its
@@ -108,7 +114,7 @@ def with_categories(path: Path, root: Path, found: Mapping[str, Categories], ord
 
     Args:
         path: What was read.
-        root: The folder that names are relative to.
+        tree: What holds them, below the folder that names are relative to.
         found: By split.
         order: Of the categories.
 
@@ -116,9 +122,11 @@ def with_categories(path: Path, root: Path, found: Mapping[str, Categories], ord
         DataError: A file is missing.
     """
     every = {image: each for split in found.values() for image, each in split.items()}
-    if missing := [image for image in every if not image.is_file()]:
+    if missing := [image for image in every if tree.is_folder(image) is not False]:
         problem = f"{path}: {len(missing)} of {counted(len(every), 'image')} are missing"
-        raise DataError(f"{problem}: {some_of(FileImages(missing, root).names(), 5)}", "restore them")
+        raise DataError(
+            f"{problem}: {some_of([os.path.relpath(each, tree.root) for each in missing], 5)}", "restore them"
+        )
     bare, present = sum(not each for each in every.values()), set[str]().union(*every.values())
     names = tuple(dict.fromkeys(name for name in order if name in present))
     several = max(map(len, every.values()), default=0) > 1 or (len(names) == 1 and bare > 0)
@@ -134,7 +142,7 @@ def with_categories(path: Path, root: Path, found: Mapping[str, Categories], ord
         elif names:
             numbers = [names.index(name) for each in kept.values() for name in each]
             columns[LABEL] = Labels(np.array(numbers, np.int64), names)
-        splits[split] = Samples(FileImages([*kept], root), columns)
+        splits[split] = Samples(tree.images([*kept]), columns)
     if not splits:
         raise DataError(f"{path} lists no image", "images with their annotations")
     learnt = next(iter(splits.values())).labels

@@ -10,11 +10,14 @@ from collections.abc import Hashable
 from pathlib import Path
 
 from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
+from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
-from vitrail.errors import DataError, counted, some_of
+from vitrail.errors import DataError, counted, raised_as, some_of
 
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+LISTS = (".csv", ".tsv", ".jsonl")
+OF_IMAGES = tuple({name} for name in ("images", "image", "imgs", "img", "photos", "pictures"))
 HIDDEN_NAMES = (".", "__MACOSX", "@eaDir")
 HIDDEN = "Ignored hidden and system folders"
 EMPTY = "Ignored folders without images"
@@ -85,12 +88,13 @@ class _Walk:
         return tuple(notes)
 
 
-def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
-    """Read a tree of class folders.
+def read_folder(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
+    """Read a tree of class folders; where it has but one, called as images are, the list beside it has the labels.
 
     Args:
         what: The path of the folder with `train/` and so on, or with the class folders.
         data_root: Not used: the path is enough.
+        layout: The columns of that list, where a person names them.
 
     Returns:
         The splits `train`, `validation` and `test` as far as they are there, or one split `all`; without class folders
@@ -99,7 +103,16 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
     Raises:
         DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
-    return read_tree(Tree(Path(what).expanduser().resolve()))
+    tree = Tree(Path(what).expanduser().resolve())
+    with raised_as(DataError, f"{tree.root} cannot be read", "check its permissions", OSError):
+        seen = tree.entries(tree.root)
+    lists = [name for name in seen if name.lower().endswith(LISTS)]
+    if len(lists) == 1 and {name.lower() for name, is_folder in seen.items() if is_folder} in OF_IMAGES:
+        from vitrail.data.readers.manifest import read_list  # of lists alone
+
+        return read_list(tree.root / lists[0], tree, layout)
+    layout.check_columns(what)
+    return read_tree(tree)
 
 
 def read_tree(tree: Tree) -> RawDataset:

@@ -21,7 +21,7 @@ from vitrail.arguments import contract
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.images import FORMATS as READ, Images, bits_of, evenly, what_to_try
+from vitrail.data.images import DEPTHS, FORMATS as READ, Images, bits_of, evenly, what_to_try
 from vitrail.data.sources import FORMATS, format_of
 from vitrail.data.workers import of_each
 from vitrail.errors import DataError, Hint, UsageError, counted
@@ -53,6 +53,9 @@ WHOLE = "squash"  # how images are read where a crop would change what is learnt
 HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
 PROBED = 1024  # images whose header says whether they have 16 bits: others than JPEG, which never have
+PROBED_FILES = 100_000  # the same of files of their own, of which a few bytes are read
+PNG, PNG_DEPTH = b"\x89PNG\r\n\x1a\n", 24  # how it begins, and the byte that says how many bits
+NEVER_DEEP = b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF"  # how JPEG, GIF, BMP and WebP begin
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
@@ -368,7 +371,8 @@ def _depths(sets: Iterable[Images]) -> list[int]:
     for images in sets:
         names = () if images.renewed else images.names()
         rows = [row for row, name in enumerate(names) if not name.lower().endswith((".jpg", ".jpeg"))]
-        rows = {*evenly(rows, PROBED), *evenly(range(len(names)), SAMPLED)}  # the second of wrong endings
+        most = PROBED if not rows or images.file(rows[0]) is None else PROBED_FILES
+        rows = {*evenly(rows, most), *evenly(range(len(names)), SAMPLED)}  # the second of wrong endings
         deep = [row for row in sorted(rows) if _is_deep(images, row)]
         found += [each.bits for row in evenly(deep, SAMPLED) if (each := _see(images, row)) and each.bits]
     return found
@@ -379,6 +383,11 @@ def _is_deep(images: Images, index: int) -> bool:
     with suppress(Exception):  # which whoever reads it says
         if not images.encoded:
             return bits_of(images.open(index)) > 0
+        if file := images.file(index):
+            with file.open("rb") as handle:
+                start = handle.read(PNG_DEPTH + 1)
+            if start.startswith((PNG, *NEVER_DEEP)):
+                return start.startswith(PNG) and start[PNG_DEPTH] == DEPTHS[-1]
         with Image.open(images.file(index) or BytesIO(images.content(index)), formats=READ) as image:
             return image.mode == "I" or ";16" in f"{image.mode} {getattr(image, 'tile', '')}"
     return False
