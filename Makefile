@@ -1,7 +1,7 @@
 # `make demo` shows what vitrail does, `make test` whether it does it; both work on a fresh machine with Python 3.11+.
 PYTHON ?= python3
-# As many as there are cores, up to 4: each takes about 2.5 GB.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ "$$cores" -lt 4 ] && echo "$$cores" || echo 4)
+# One more than there are cores, since tests wait for processes and pages; up to 4: each takes about 2.5 GB.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ "$$cores" -lt 4 ] && echo $$((cores + 1)) || echo 4)
 
 VENV := .venv
 PY := $(VENV)/bin/python

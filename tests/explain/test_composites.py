@@ -105,7 +105,7 @@ def verdict_of(model: Model) -> Trust:
 def carrying(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The model with its composites, as it is read from a folder."""
     folder = tmp_path_factory.mktemp("carrying")
-    return load(save(with_composites(PLANTED, folder, MANY), folder / "model"))
+    return load(save(with_composites(PLANTED, MANY), folder / "model"))
 
 
 def test_a_verdict_computes_nothing_that_the_model_carries(carrying: Model, cache: Path, computed: list[int]) -> None:
@@ -169,9 +169,9 @@ def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: P
     assert not file.exists(), "without the background they are of no use"
 
 
-def test_they_are_left_to_the_first_verdict_where_a_training_was_short(tmp_path: Path, computed: list[int]) -> None:
+def test_they_are_left_to_the_first_verdict_where_a_training_was_short(computed: list[int]) -> None:
     bare = replace(PLANTED, background=None)
     few = replace(PLANTED, background=None if PLANTED.background is None else PLANTED.background[:9])
     for model, samples in ((PLANTED, 1663), (bare, MANY), (few, MANY)):
-        assert with_composites(model, tmp_path, samples) is model
+        assert with_composites(model, samples) is model
     assert not computed
