@@ -209,8 +209,9 @@ def gallery(repository: str = "") -> str:
     ]
     if not repository:
         parts.append(
-            f"[Colab]({COLAB}) asks for the address of a public repository and opens its notebooks, which lie in "
-            "`lessons/`. The first cell of code asks for that address as well."
+            "There is no link to Colab: its links name a public repository, and `pyproject.toml` names none. With "
+            "`Repository` under `[project.urls]`, `make pages` puts one at each lesson. Until then upload a notebook "
+            "there, and write an address that `git clone` reads into its first cell of code."
         )
     for path in LESSONS:
         text = (PAGES / f"{path.stem}.md").read_text()

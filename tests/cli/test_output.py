@@ -256,13 +256,16 @@ def test_a_training_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_training_that_is_given_more_steps_counts_their_epochs(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=200)
+    assert isinstance(console.file, io.StringIO)
     shown = TrainingProgress(console)
     shown(Started(tmp_path, images=64, steps_per_epoch=8, steps=22, step=0, seconds=9.0))
-    shown(Rescheduled(35, "more time"))
+    shown(Rescheduled(30, "more time"))
+    lines = console.file.getvalue().count("\n")
+    shown(Rescheduled(35, ""))  # which was announced before
+    assert console.file.getvalue().count("\n") == lines
     row = dict.fromkeys(("training_loss", "validation_loss", "validation_accuracy", "images_per_second"), 0.5)
     for epoch in range(1, 6):
         shown(EpochScored({**row, "epoch": epoch, "waiting_fraction": 0.0}))
-    assert isinstance(console.file, io.StringIO)
     told = re.findall(r"^ *(\d+)/(\d+)", console.file.getvalue(), flags=re.MULTILINE)
     assert told == [(str(epoch), "5") for epoch in range(1, 6)]
 

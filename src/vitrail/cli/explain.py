@@ -24,7 +24,16 @@ from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions
 from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named
 from vitrail.io import check_writable, page_at, write_file
 from vitrail.model import Model
-from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
+from vitrail.pages.trust import (
+    drop_words,
+    parts_words,
+    reach_of,
+    several_words,
+    shared_words,
+    short_words,
+    tested_words,
+    tests_of,
+)
 from vitrail.pages.views import AttributionView, ImageView
 from vitrail.runs.beside import AUTO, TrainingImages
 from vitrail.runs.data import open_for, open_run
@@ -254,7 +263,9 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
         label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
     said = list[str]()
     for part in one.view.by_label:
-        said += _plain_words(part) or [each.sentence for each in tests_of(part.attributions)]
+        said += _plain_words(part) or [
+            " ".join([each.sentence, *short_words(each)[1:]]) for each in tests_of(part.attributions)
+        ]
     in_row = not one.view.drawn and len(said) == 1
     if options.compare and one.view.drawn:
         print_line("")

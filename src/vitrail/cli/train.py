@@ -157,7 +157,8 @@ class TrainingProgress:
             case Started():
                 self._start(event)
             case Rescheduled():
-                self.console.print(Text(one_line(event.why), style="dim"))
+                if event.why:
+                    self.console.print(Text(one_line(event.why), style="dim"))
                 if self.started is not None:
                     self.started = replace(self.started, steps=event.steps)
                     self.bar.update(self.task, total=event.steps)

@@ -52,7 +52,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Rescheduled:
-    """The number of steps has changed."""
+    """The number of steps has changed; `why` is empty where that was already announced."""
 
     steps: int
     why: str

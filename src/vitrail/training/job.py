@@ -149,11 +149,14 @@ class Job:
 
     def _change(self, change: Phase | MicroBatches) -> None:
         """Announce a change of the schedule, and write it before its first step, so that a killed run repeats it."""
-        again = change.why == self.schedule.phases[-1].why  # a plan of as many steps as before
+        former = self.schedule.phases[-1]
+        again = change.why == former.why  # a plan of as many steps as before
         if isinstance(change, Phase):  # the loop adds smaller micro-batches itself
+            again |= change.shape == former.shape == "linear"  # late already, which was announced
             self.schedule.phases.append(change)
         self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())
         if again:
+            self.prepared.listen(Rescheduled(self.schedule.end, ""))
             return
         words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)

@@ -484,6 +484,9 @@ def test_of_several_images_only_those_with_evidence_have_maps(model: Model, monk
     without = len(images) - len(drawn)
     asked_all = counts.index((len(images), len(images)))
     assert counts[asked_all + 1] == (without, len(images))
+    assert {done for done, _ in counts[asked_all + 1 :]} == {*range(without, len(images) + 1)}, (
+        "one image after another"
+    )
     assert counts[-1] == (len(images), len(images))
     assert [each.to_dict() for each in found.rates] == [each.to_dict() for each in full.rates]
     for one, other in zip(found, full, strict=True):

@@ -201,10 +201,11 @@ def explain_in_batches(
         work = [(len({batch.of[row] for row in batch.mapped}), partial(explain_batch, batch)) for batch in batches]
     left = sum(count for count, _ in work)
     progress(total - left, total)
-    for count, explain in work:
-        yield from explain()
-        left -= count
-        progress(total - left, total)
+    for _, explain in work:
+        for one in explain():
+            yield one
+            left -= one.view.drawn
+            progress(total - left, total)
 
 
 def ask_in_batches(
@@ -274,9 +275,13 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             logits = plan.answering.network.readout(batch.first.tokens)
         named = answers_of(plan.answering, logits, inputs)
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
-    found = dict[int, ExplainedImage]()
-    every = [[row for row in range(len(inputs)) if (row in batch.mapped) == drawn] for drawn in (True, False)]
-    at_once = plan.at_a_time
+    found, at_once, images = dict[int, ExplainedImage](), plan.at_a_time, [*dict.fromkeys(batch.of)]
+    # on a processor the tests of one image at a time take as long, and by the first one the time left is known
+    alone = [[row for row, of in enumerate(batch.of) if of == image] for image in images]
+    groups = (
+        alone if batch.test is not None and model.device.type == "cpu" else [[row for rows in alone for row in rows]]
+    )
+    every = [[row for row in rows if (row in batch.mapped) == drawn] for rows in groups for drawn in (True, False)]
     for rows in (some[begin : begin + at_once] for some in every for begin in range(0, len(some), at_once)):
         drawn = rows[0] in batch.mapped
         compared = batch.compare(rows, drawn)
@@ -294,8 +299,9 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
             maps = tuple(each[place] for each in compared.attributions) if drawn else ()
             found[row] = ExplainedImage(answer, label, maps, replace(view, summary=summary_of(view)))
-    for image in dict.fromkeys(batch.of):
-        yield _together([found[row] for row, of in enumerate(batch.of) if of == image])
+        while images and all(row in found for row, of in enumerate(batch.of) if of == images[0]):
+            image = images.pop(0)
+            yield _together([found[row] for row, of in enumerate(batch.of) if of == image])
 
 
 def _together(labels: Sequence[ExplainedImage]) -> ExplainedImage:

@@ -23,7 +23,9 @@ NO_REASON = "So the map shows no reason, and does not say what is right."
 NO_SCALE = "How much is a lot is not known for such a number: weak at best."
 PIECES = "shuffled pieces of other images"
 AREAS = "upper left,upper middle,upper right,left,middle,right,lower left,lower middle,lower right"
-NAMED, MOST = 0.25, 3  # of the decisive parts, an area that holds so many is named; and so many areas are
+NAMED, MOST = 0.25, 3  # of the decisive parts, an area that holds so many is named; and so many areas are many
+SIDES = "upper part", "lower part", "left side", "right side"
+MUCH, LITTLE = 1 / 2, 1 / 5  # of what replacing the decisive parts does, what random ones do not
 
 
 def summary_of(explained: ImageView) -> tuple[str, ...]:
@@ -68,19 +70,30 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
     rests = f"on {where}: {_moved(view, trust, name)}."
     if trust.verdict == "weak":
         return f"This may rest {rests}", f"But {as_good}." if (trust.faithful or 0) > FAITHFUL else NO_SCALE, RIGHT
-    matter = "a little" if trust.verdict != "supported" else "to the model"
-    before, left = explained.sure_of(view), None if view.replaced is None else view.replaced[0].value
-    stays = before is not None and left is not None and left > before / 2  # most of it is there without these parts
-    how = "in part " if stays else "mainly " * where.startswith("the ")
-    return f"This rests {how}{rests}", f"So these parts matter {matter}.", RIGHT
+    before = explained.sure_of(view)
+    if view.replaced is None or before is None:
+        beyond, how = 1 - (trust.random_mean or 0.0) / (trust.score or math.inf), ""
+    else:  # what these parts do and random ones do not, of what they do, and of the whole
+        without, at_random = (each.value for each in view.replaced)
+        beyond = (at_random - without) / max(before - without, VISIBLE)
+        how = "mainly " if at_random - without > before / 2 and where.startswith("the ") else "in part "
+    matter = "to the model" if beyond >= MUCH else "more than others" if beyond >= LITTLE else "little more than others"
+    return (
+        f"This rests {how}{rests}",
+        f"So these parts matter {matter if trust.verdict == 'supported' else 'little more than others'}.",
+        RIGHT,
+    )
 
 
 def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
-    """What replacing the decisive parts does, beside random ones: to the probability, where that shows it."""
+    """What replacing the decisive parts does, beside random ones: to the probability, as pictures show it.
+
+    To the mean score of the test where no probability is lower for these parts.
+    """
     if view.replaced is not None and trust.before is not None:
         own, random = view.replaced
-        if random.value - own.value >= VISIBLE:
-            count, (after, chance) = int(own.mask.sum()), (percent_in_words(each.value) for each in (own, random))
+        count, (after, chance) = int(own.mask.sum()), (percent_in_words(each.value) for each in (own, random))
+        if random.value > own.value and after != chance:
             parts, others = ("the most decisive of all", "a random one")
             if count > 1:
                 parts, others = f"the {count} most decisive parts", f"{count} random ones"
@@ -126,6 +139,9 @@ def areas_of(mask: Bool[np.ndarray, "rows columns"]) -> str:
     order = np.argsort(-held, kind="stable")
     named = (held[order].cumsum() - held[order] <= 0.5) | (held[order] >= NAMED)
     *words, last = (AREAS.split(",")[place] for place in order[named])
-    if len(words) >= MOST:
-        return "many places in the image"
+    thirds = held.reshape(3, 3)
+    if len(words) + 1 >= MOST:
+        sides = [*thirds.sum(axis=1)[[0, 2]].tolist(), *thirds.sum(axis=0)[[0, 2]].tolist()]
+        most, side = max(zip(sides, SIDES, strict=True))
+        return f"the {side} of the image" if most > 0.5 else "parts spread over the whole image"
     return f"the {', '.join(words)}{' and ' if words else ''}{last}{' of the image' if len(words) < 2 else ''}"
