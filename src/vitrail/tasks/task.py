@@ -385,8 +385,11 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         raise UsageError(problem, Hint({"task": fitting[0].name}, text=others))
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
-        has = f"the columns {', '.join(columns)}" if columns else "no labels"
-        raise DataError(f"{data} has {has}", f"one of the columns {wanted}" if columns else unlabelled(data))
+        if not columns:
+            raise DataError(f"{data} has no labels", unlabelled(data))
+        named = {"label_column": [*columns][-1]} if Path(data).exists() else {}
+        text = "or another column, by its name" if named else f"one of the columns {wanted}"
+        raise DataError(f"{data} has the columns {', '.join(columns)}, and none of labels", Hint(named, text=text))
     return fitting[0]
 
 
