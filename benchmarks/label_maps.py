@@ -1,4 +1,4 @@
-"""Maps of several labels and of numbers: `python -m benchmarks.label_maps coco|double|cells --count N --workers W`.
+"""Maps of labels and of numbers: `python -m benchmarks.label_maps coco|double|count|cells --count N --workers W`.
 
 coco     coco256, a probe of the real ViT-Ti: for each pair of an image of validation and a label of it that has a mask,
          how much of the highest patch lies in the mask, beside the middle of the image, and beside the highest patch of
@@ -6,6 +6,8 @@ coco     coco256, a probe of the real ViT-Ti: for each pair of an image of valid
 double   the lab with two digits an image, both labels (`pairs-S` of `benchmarks.planted_networks`): mean average
          precision, how often a label's map points at its own digit, and how often maps are supported: of labels that
          are there, of one that is absent, of images without a digit, and of networks whose weights are drawn anew
+count    the lab that counts digits, none to four an image: a small ViT of its own, how often maps of the number are
+         supported, by how many digits there are, and of networks whose weights are drawn anew
 cells    cells, a probe of the same: the rank correlation of the map of what raises the count with how many cells lie in
          each patch, and its part within 6 pixels of a cell, from an even map (0) to the true counts (1); beside random
          maps of the same smoothness
@@ -272,6 +274,48 @@ def double(given: argparse.Namespace, folder: Path) -> None:
 # ---- numbers
 
 
+SMALL = "network: {width: 32, depth: 3, heads: 2, mlp_dim: 64}\noptimization: {epochs: 1}\n"
+
+
+def count_rows(tasks: list[tuple[Path, bool, int]], method: str) -> list[Row]:
+    """A row for each map: of run, whether its weights are drawn anew, and number of the part."""
+    found = []
+    for run, redrawn, part in tasks:
+        model, made = vitrail.load(run), planted_digits("test", 2 * BATCH, "count", seed=1000 + part)
+        if redrawn:
+            model = replace(model, network=scramble(model.network, part))
+        attribution, trust = explained(model, lab_images(model, made.pixels), None, method)
+        peaks = attribution.values.flatten(1).argmax(dim=1).numpy()
+        cells = peaks // 8 // 2 * 4 + peaks % 8 // 2  # 8 x 8 patches, 4 x 4 cells
+        for row, word in enumerate(trust.verdict):
+            there = {"digits": int((made.cells[row] >= 0).sum()), "points": float(cells[row] in made.cells[row])}
+            found.append({"image": (redrawn, part, row), "redrawn": redrawn, "verdict": word, **there})
+    return found
+
+
+def count(given: argparse.Namespace, folder: Path) -> None:
+    """Print the table of the lab that counts."""
+    (folder / "small.yaml").write_text(SMALL)
+    options = vitrail.TrainOptions(config=folder / "small.yaml", threads=1)
+    finished = vitrail.train("planted:count", folder / "run", options)
+    print(f"{finished.evaluated!r}\n{finished.model.output.calibrated}; trained in {finished.seconds:.0f} s")
+    explained(finished.model, lab_images(finished.model, planted_digits("test", 1, "count").pixels), None, given.method)
+    parts = -(-given.count * 5 // (4 * 2 * BATCH))  # one image in five shows none
+    tasks = [(folder / "run", redrawn, part) for redrawn in (False, True) for part in range(parts)]
+    rows = run_all(partial(count_rows, method=given.method), tasks, given.workers)
+    print("| images | n | supported | points at a digit | verdicts |\n|---|---|---|---|---|")
+    kinds: dict[str, Callable[[Row], bool]] = {
+        "with a digit": lambda row: not row["redrawn"] and row["digits"] > 0,
+        **{f"of {n} digits": lambda row, n=n: not row["redrawn"] and row["digits"] == n for n in range(5)},
+        "weights drawn anew": lambda row: row["redrawn"],
+    }
+    for name, keep in kinds.items():
+        some = [row for row in rows if keep(row)]
+        of, held = [row["image"] for row in some], [float(row["verdict"] == "supported") for row in some]
+        points = mean([row["points"] for row in some], of)
+        print(f"| {name} | {len(some)} | {mean(held, of)} | {points} | {verdicts(some)} |")
+
+
 def cell_rows(some: list[Row], run: Path, method: str) -> list[Row]:
     """A row for each image."""
     model, found = vitrail.load(run), []
@@ -344,11 +388,11 @@ def cells(given: argparse.Namespace, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("coco", "double", "cells"))
+    parser.add_argument("table", choices=("coco", "double", "count", "cells"))
     parser.add_argument("--count", type=int, default=1000, help="images; of double maps of each condition")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--method", default="generic_attention")
     parsed = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory() as made_in:
-        {"coco": coco, "double": double, "cells": cells}[parsed.table](parsed, Path(made_in))
+        {"coco": coco, "double": double, "count": count, "cells": cells}[parsed.table](parsed, Path(made_in))

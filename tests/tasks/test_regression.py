@@ -8,24 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
+from PIL import Image
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from torch import nn
 
 import vitrail
 from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
-from vitrail.data.columns import LABEL, NUMBER
+from vitrail.data.columns import LABEL, NUMBER, Samples
 from vitrail.data.dataset import Counts
+from vitrail.data.images import ArrayImages
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import Quantities
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.evidence import composites_of
 from vitrail.explain.target import choose_target
+from vitrail.features.linear_probe import MeanGrey
+from vitrail.runs.evaluate import batches_of
 from vitrail.tasks import choose_task
 from vitrail.tasks.calibration import Calibration
-from vitrail.tasks.linear import linear_map
+from vitrail.tasks.linear import linear_map, map_features
 from vitrail.tasks.regression import NumberTarget, Regression, Standardized, squared_error
 from vitrail.training.prepared import open_data
 
@@ -75,6 +80,22 @@ def test_intervals_are_those_of_split_conformal_prediction() -> None:
     (answer,) = fitted.answer(torch.tensor([[1.5]]), ["a.png"])
     assert answer.values == {"count": 130.0}
     assert answer.intervals["count"] == pytest.approx((130 - fitted.widths[0], 130 + fitted.widths[0]))
+
+
+def test_intervals_by_folds_hold_nine_of_ten_new_numbers_and_those_of_the_head_itself_do_not() -> None:
+    codec, draw = Standardized(("count",), (100.0,), (20.0,)), np.random.default_rng(3)
+    inside, flattered = list[float](), list[float]()
+    for _ in range(2):
+        features = torch.from_numpy(draw.normal(size=(660, 30)))
+        targets = features @ torch.from_numpy(draw.normal(size=(30, 1))) + torch.from_numpy(draw.normal(size=(660, 1)))
+        fitted = codec.fit(features[:60], targets[:60])
+        answers = map_features(features, fitted.weights)
+        gaps = 20 * (answers - targets)[60:].abs()
+        for found, outputs in ((inside, fitted.outputs), (flattered, answers[:60])):
+            (width,) = codec.calibrate(outputs, targets[:60], "train").widths
+            found.append(float((gaps <= width).double().mean()))
+    assert 0.83 <= np.mean(inside) <= 0.99
+    assert np.mean(flattered) < 0.75, "the planted fault: errors on what was fitted"
 
 
 def test_what_is_explained_is_why_a_number_is_high_or_low() -> None:
@@ -196,6 +217,10 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
         assert row["rmse"] == pytest.approx(root_mean_squared_error(*pair), rel=1e-5)
         assert row["r2"] == pytest.approx(r2_score(*pair), abs=1e-5)
         assert row["r2"] > 0.5
+    by_grey = json.loads((run / "evaluation.json").read_text())["by_mean_grey"]
+    assert by_grey["images"] == len(true)
+    assert all(row["r2"] < 0.1 for row in by_grey["numbers"]), "patterns are as bright as each other"
+    assert f"{by_grey['mean_absolute_error']:.3f}" in (run / "run.html").read_text()
     (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
     assert [one["values"][name] for name in codec.names] == pytest.approx(found[0].tolist(), rel=1e-4)
     assert call("predict", run, tmp_path / "test0.png", "--out", tmp_path / "table.csv").code == 0
@@ -223,6 +248,28 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert lower["logit"] == pytest.approx(codec.means[1] - up, rel=1e-4)
     assert lower["trust"]["effect"] == pytest.approx(middle - up, rel=1e-4)
     assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
+    words = ("--label-column", "up", "--init", run, "--probe", "--threads", 1)
+    assert call("train", listed, *words, "--out", tmp_path / "probe").code == 0
+    of = vitrail.load(tmp_path / "probe").output.calibration
+    assert (of.on[:5], of.images) == ("train", SPLITS["train"]), "validation has fewer than 50"
+
+
+def test_a_line_through_the_mean_grey_value_is_least_squares() -> None:
+    draw = np.random.default_rng(0)
+    greys = draw.uniform(20, 200, 60)
+    pixels = np.rint(greys[:, None, None] + draw.uniform(-20, 20, (60, 8, 8))).astype(np.uint8)
+    counts = 3 * greys[:, None] + draw.normal(0, 20, (60, 1))
+    column = {NUMBER: Quantities(counts, ("count",))}
+    codec, reads = (
+        Standardized(("count",), (300.0,), (150.0,)),
+        vitrail.Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,)),
+    )
+    model = vitrail.Model(nn.Linear(1, 1), reads, codec, Regression())
+    line = MeanGrey(codec, batches_of(model, Samples(ArrayImages(pixels, "all"), column)))
+    seen = model.tensor([Image.fromarray(each) for each in pixels])
+    wanted = LinearRegression().fit(pixels.mean(axis=(1, 2))[:, None], counts[:, 0])
+    found = codec.in_unit(line(seen)).numpy()[:, 0]
+    assert found == pytest.approx(wanted.predict(pixels.mean(axis=(1, 2))[:, None]), abs=0.5)
 
 
 def test_what_cannot_be_learnt(tmp_path: Path) -> None:

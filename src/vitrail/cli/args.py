@@ -270,7 +270,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
     Attributes:
         images: Image files, folders, lists, shards, a named data set or the run's own data; of data the test images,
             else the validation images, else all. Planted images, made of digits of which all but one are shuffled, so
-            that the evidence is known, may also show no whole digit or two: planted:empty, planted:double,
+            that the evidence is known, may also show no whole digit, two or some: planted:empty, planted:double,
             planted:mnist,double,2x3
         method: A method from the list below (default: generic_attention; cross_attention for a model that generates
             text), or your own as MODULE:NAME, where MODULE can be imported.

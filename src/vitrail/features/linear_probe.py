@@ -7,19 +7,24 @@ linear map   fitted on standardised features, with the penalty that is best by c
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.batches import Batches
 from vitrail.features.poolings import head_features, heads_of
 from vitrail.features.similar import nearest_vote
 from vitrail.nn import ViT
+from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.tasks import Codec
 from vitrail.tasks.linear import map_features
+
+BY_FOLDS = "train, each by a head that was fitted on the others"  # which images a calibration is of
+MOST_BY_GREY = 1000  # images by which brightness alone is judged, of training as of those that are counted
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Probed:
         trained: Number of training images.
         seconds: Of all.
         reading: Of these, for the features.
+        calibration: By answers to training images of maps that were fitted on the others, where these may calibrate.
     """
 
     neighbours: float | None
@@ -46,6 +52,7 @@ class Probed:
     trained: int
     seconds: float
     reading: float
+    calibration: dict[str, Any] | None = None
 
 
 @torch.no_grad()
@@ -77,14 +84,44 @@ def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches, lo
     reading = time.perf_counter() - began
     fitted = output.fit(known.values, known.labels, loss)
     put_into_heads(network, fitted.weights)
+    held = ~fitted.outputs.isnan().any(dim=1)
+    outputs, targets = fitted.outputs[held], known.labels[held]
+    by_folds = output.calibrate(outputs, targets, BY_FOLDS) if output.folds_calibrate else output
     near = None if output.vote is None else error(nearest_vote(output.vote, known, unseen), unseen.labels)
     return Probed(
         neighbours=None if near is None else output.score(near),
         accuracy=output.score(error(map_features(unseen.values, fitted.weights), unseen.labels)),
-        cross_validated=output.score(fitted.errors),
+        cross_validated=output.score(error(outputs, targets)),
         penalty=fitted.penalty,
         images=len(unseen.labels),
         trained=len(known.labels),
         seconds=time.perf_counter() - began,
         reading=reading,
+        calibration=by_folds.calibration and asdict(by_folds.calibration),
     )
+
+
+class MeanGrey(nn.Module):
+    """A linear map of the mean grey value of an image, and of nothing else: what brightness alone reaches.
+
+    Args:
+        output: What the outputs mean; with a `loss`.
+        train: Training images, of which some are read.
+    """
+
+    def __init__(self, output: Codec, train: Batches) -> None:
+        super().__init__()
+        every = [(each.inputs.mean(dim=(1, 2, 3)), each.targets) for each in some_of(train).in_order(MOST_BY_GREY)]
+        greys, targets = map(torch.cat, zip(*every, strict=True))
+        self.register_buffer("weights", output.fit(greys[:, None].cpu(), targets.cpu()).weights)
+
+    def forward(self, images: Tensor, record: AnyRecord = SILENT) -> Tensor:
+        """(b, v), of images as a network reads them."""
+        greys = images.mean(dim=(1, 2, 3))[:, None]
+        return map_features(greys, self.get_buffer("weights").to(greys.device)).to(images)
+
+
+def some_of(batches: Batches) -> Batches:
+    """At most a thousand of them, evenly spread."""
+    ids = np.arange(len(batches))
+    return batches.subset(ids[:: max(1, -(-len(ids) // MOST_BY_GREY))])

@@ -96,6 +96,9 @@ class Codec(ABC):
         describes: Whether outputs are the coordinates of a vector, whose direction says what an image is like.
         hub: What hubs call the task; None where they have no name for it.
         is_wrong: Whether an error is 0 for right and 1 for wrong; else it is a distance.
+        folds_calibrate: Whether training images, each answered by a probe of the others, calibrate a probe where there
+            are fewer than `calibration.FOR_SETS` validation images to do so.
+        beside_grey: Whether a page says what the mean grey value of an image alone reaches.
         most: How many outputs a prediction names, where that can be chosen; it is not stored.
         calibration: A `vitrail.tasks.calibration.Calibration`, where there is one.
         coverage: How often a prediction's set or interval holds what is true; None for no set. It is not stored.
@@ -125,6 +128,8 @@ class Codec(ABC):
     describes: bool = False
     hub: Hub | None = None
     is_wrong: bool = True
+    folds_calibrate: bool = False
+    beside_grey: bool = False
     most: Any = None
     calibration: Any = None
     coverage: Any = None

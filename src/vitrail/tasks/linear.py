@@ -28,12 +28,12 @@ class LinearFit(NamedTuple):
     Attributes:
         weights: (v, d + 1) float64: weights, and the bias last.
         penalty: On squared weights, chosen by cross-validation.
-        errors: Of samples, each by a map that was fitted on the others.
+        outputs: Of samples, each by a map that was fitted on the others; NaN of what was not held out.
     """
 
     weights: Float[Tensor, "v d_and_1"]
     penalty: float
-    errors: Float[Tensor, " n"]
+    outputs: Float[Tensor, "n v"]
 
 
 def linear_map(
@@ -165,7 +165,6 @@ def fit_linear(codec: "Codec", features: Float[Tensor, "n d"], targets: Tensor, 
     """
     standard, mean, std = _standardised(features)
     penalty, outputs = choose_penalty(codec, standard, targets, loss=loss)
-    held = ~outputs.isnan().any(dim=1)
     both = linear_map(codec, standard, targets, penalty, loss=loss)
-    weight, errors = both[:, :-1] / std, codec.error(outputs[held], targets[held])
-    return LinearFit(torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1), penalty, errors)
+    weight = both[:, :-1] / std
+    return LinearFit(torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1), penalty, outputs)

@@ -4,7 +4,10 @@ Each number is standardised by the training split, so that numbers of any unit w
 (NaN) leaves loss and gradient. With each answer stands an interval that holds 90 % of the numbers of images like those
 it is fitted on: the middle of it is the answer, its half-width a limit of the absolute errors there (split conformal
 prediction, see `vitrail.tasks.calibration`). It is the same for every image, and there is none from fewer than ten
-images. What is explained is why a number is high, or low, beside the mean of training.
+images. Of a probe, fewer than 50 validation images give way to the training images, each by a head that was fitted on
+the others (Barber, Candes, Ramdas and Tibshirani, "Predictive inference with the jackknife+", Annals of Statistics
+2021; the head of all is in the middle here). What is explained is why a number is high, or low, beside the mean of
+training.
 """
 
 import math
@@ -172,6 +175,8 @@ class Standardized(ShortRepr, Codec):
 
     promises = "intervals"
     is_wrong = False
+    folds_calibrate = True
+    beside_grey = True
     loss = staticmethod(squared_error)
 
     @property

@@ -26,14 +26,16 @@ from vitrail.data.batches import Batches
 from vitrail.errors import counted
 from vitrail.explain.evidence import with_composites, without_evidence
 from vitrail.explain.reporting.report import Report
+from vitrail.features.linear_probe import MeanGrey, some_of
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, load, save
 from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.runs.data import REPORT, SELECT, chosen_words, mark_chosen
-from vitrail.runs.evaluate import answered, errors_of
+from vitrail.runs.evaluate import answered, batches_of, errors_of, evaluate_split
 from vitrail.tasks import Result
+from vitrail.tasks.calibration import FOR_SETS, calibration_from
 from vitrail.tasks.codec import Gain, gain
 from vitrail.training.checkpoint import load_best
 from vitrail.training.events import Finished
@@ -72,6 +74,8 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     prepared.seen.write(journal.folder.hashes, batches.contents(np.arange(len(batches))))
     journal.name_unreadable(batches)
     result = mark_chosen(next(iter(results.values())), chosen.halves)
+    if model.output.beside_grey:
+        result = beside_grey(result, model, prepared)
     journal.note(*result.notes)
     if not (state.step or prepared.settings.fits_head):
         result = replace(result, notes=(*result.notes, NO_STEP))
@@ -81,6 +85,16 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     _write(journal, chosen, finished, sides, tests)
     prepared.listen(finished)
     return finished
+
+
+def beside_grey(result: Result, model: Model, prepared: Prepared) -> Result:
+    """The same with a note of what a line through the mean grey value of training images reaches on its samples."""
+    split, batches = prepared.final
+    line = MeanGrey(model.output, batches_of(model, prepared.dataset.train, prepared.settings.execution.workers))
+    by_grey = evaluate_split(replace(model, network=line), split, some_of(batches))
+    shown = f"{by_grey.metric.label} {by_grey.metric.shown(by_grey.value)} {by_grey.sentence}"
+    details = {**result.details, "by_mean_grey": by_grey.details}
+    return replace(result, details=details, notes=(*result.notes, f"The mean grey value of an image alone: {shown}."))
 
 
 @dataclass(frozen=True)
@@ -147,9 +161,10 @@ def choose_model(journal: Journal, state: State) -> Chosen:
         facts |= {"epoch": epoch, "chosen_on": f"{counted(many, 'sample')} of the split {split.split}"}
         log(f"the network after epoch {epoch} is the best on {split.split}")
     cut, probed = None if prepared.cut is None else prepared.cut.to_dict(), folder.path / "probe.json"
-    kept, networks = TUNED, {TUNED: state.best_network.eval()}
+    kept, networks, by_folds = TUNED, {TUNED: state.best_network.eval()}, None
     if probed.is_file():  # else the task has no probe, or the weights were random
         found["probe"] = read_json(probed, other_out(folder.path))
+        by_folds = found["probe"].pop("calibration", None)
         kept, networks[PROBE] = settings.selected, load(folder.probe, task=model.task, device=model.device).network
         if settings.fits_head or not state.step:
             del networks[TUNED]
@@ -171,12 +186,18 @@ def choose_model(journal: Journal, state: State) -> Chosen:
         facts.pop("epoch", None)
         facts["epochs"] = 0
     network = networks.pop(kept)
-    model = settle_output(replace(model, network=network), prepared)
+    model = settle_output(replace(model, network=network), prepared, by_folds if kept == PROBE else None)
     return Chosen(replace(model, facts=facts), {kept: network, **networks}, found, cut)
 
 
-def settle_output(model: Model, prepared: Prepared) -> Model:
-    """The model whose codec has decided what it decides on validation samples: thresholds, then its calibration."""
+def settle_output(model: Model, prepared: Prepared, by_folds: Mapping[str, Any] | None) -> Model:
+    """The model whose codec has decided what it decides on validation samples: thresholds, then its calibration.
+
+    Args:
+        model: With the chosen network.
+        prepared: Of the run.
+        by_folds: The calibration by training samples, which is used where there are few validation samples.
+    """
 
     def read(batches: Batches) -> list[Tensor]:
         each = answered(partial(model.task.outputs, model.network), batches)
@@ -189,6 +210,10 @@ def settle_output(model: Model, prepared: Prepared) -> Model:
         prepared.listen(f"{counted(len(held_out), 'image')} of {split.split} decide: {output.settled}")
     if prepared.calibrates:
         on, batches = prepared.calibrating
+        if by_folds and len(batches) < FOR_SETS:
+            output = replace(output, calibration=calibration_from(by_folds))
+            prepared.listen(f"{counted(by_folds['images'], 'image')} of {by_folds['on']}: {output.calibrated}")
+            return replace(model, output=output)
         same = found if found and on.split == split.split else read(batches)
         output = output.calibrate(*same, on.split)
         chose = ", which also chose the model" if on.split == split.split and prepared.selects else ""
