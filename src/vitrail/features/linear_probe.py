@@ -111,7 +111,7 @@ class MeanGrey(nn.Module):
 
     def __init__(self, output: Codec, train: Batches) -> None:
         super().__init__()
-        every = [(each.inputs.mean(dim=(1, 2, 3)), each.targets) for each in some_of(train).in_order(MOST_BY_GREY)]
+        every = [(each.inputs.mean(dim=(1, 2, 3)), each.targets) for each in thinned(train).in_order(MOST_BY_GREY)]
         greys, targets = map(torch.cat, zip(*every, strict=True))
         self.register_buffer("weights", output.fit(greys[:, None].cpu(), targets.cpu()).weights)
 
@@ -121,7 +121,7 @@ class MeanGrey(nn.Module):
         return map_features(greys, self.get_buffer("weights").to(greys.device)).to(images)
 
 
-def some_of(batches: Batches) -> Batches:
+def thinned(batches: Batches) -> Batches:
     """At most a thousand of them, evenly spread."""
     ids = np.arange(len(batches))
     return batches.subset(ids[:: max(1, -(-len(ids) // MOST_BY_GREY))])

@@ -26,7 +26,7 @@ from vitrail.data.batches import Batches
 from vitrail.errors import counted
 from vitrail.explain.evidence import with_composites, without_evidence
 from vitrail.explain.reporting.report import Report
-from vitrail.features.linear_probe import MeanGrey, some_of
+from vitrail.features.linear_probe import MeanGrey, thinned
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, load, save
 from vitrail.nn import ViT
@@ -91,7 +91,7 @@ def beside_grey(result: Result, model: Model, prepared: Prepared) -> Result:
     """The same with a note of what a line through the mean grey value of training images reaches on its samples."""
     split, batches = prepared.final
     line = MeanGrey(model.output, batches_of(model, prepared.dataset.train, prepared.settings.execution.workers))
-    by_grey = evaluate_split(replace(model, network=line), split, some_of(batches))
+    by_grey = evaluate_split(replace(model, network=line), split, thinned(batches))
     shown = f"{by_grey.metric.label} {by_grey.metric.shown(by_grey.value)} {by_grey.sentence}"
     details = {**result.details, "by_mean_grey": by_grey.details}
     return replace(result, details=details, notes=(*result.notes, f"The mean grey value of an image alone: {shown}."))
@@ -164,7 +164,7 @@ def choose_model(journal: Journal, state: State) -> Chosen:
     kept, networks, by_folds = TUNED, {TUNED: state.best_network.eval()}, None
     if probed.is_file():  # else the task has no probe, or the weights were random
         found["probe"] = read_json(probed, other_out(folder.path))
-        by_folds = found["probe"].pop("calibration", None)
+        by_folds = found["probe"].get("calibration")
         kept, networks[PROBE] = settings.selected, load(folder.probe, task=model.task, device=model.device).network
         if settings.fits_head or not state.step:
             del networks[TUNED]
@@ -211,7 +211,7 @@ def settle_output(model: Model, prepared: Prepared, by_folds: Mapping[str, Any] 
     if prepared.calibrates:
         on, batches = prepared.calibrating
         if by_folds and len(batches) < FOR_SETS:
-            output = replace(output, calibration=calibration_from(by_folds))
+            output = replace(output, calibration=calibration_from(by_folds))  # pyrefly: ignore[bad-specialization]
             prepared.listen(f"{counted(by_folds['images'], 'image')} of {by_folds['on']}: {output.calibrated}")
             return replace(model, output=output)
         same = found if found and on.split == split.split else read(batches)
