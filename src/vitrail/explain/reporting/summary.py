@@ -23,7 +23,7 @@ NO_REASON = "So the map shows no reason, and does not say what is right."
 NO_SCALE = "How much is a lot is not known for such a number: weak at best."
 PIECES = "shuffled pieces of other images"
 AREAS = "upper left,upper middle,upper right,left,middle,right,lower left,lower middle,lower right"
-NAMED, MOST = 0.25, 3  # of the decisive parts, an area that holds so many is named; and so many areas are many
+NAMED, MOST = 0.25, 2  # of the decisive parts, an area that holds so many is named; and so many areas at most
 SIDES = "upper part", "lower part", "left side", "right side"
 MUCH, LITTLE = 1 / 2, 1 / 5  # of what replacing the decisive parts does, what random ones do not
 
@@ -76,7 +76,7 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
     else:  # what these parts do and random ones do not, of what they do, and of the whole
         without, at_random = (each.value for each in view.replaced)
         beyond = (at_random - without) / max(before - without, VISIBLE)
-        how = "mainly " if at_random - without > before / 2 and where.startswith("the ") else "in part "
+        how = "in part " if at_random - without <= before / 2 else "mainly " * where.startswith("the ")
     matter = "to the model" if beyond >= MUCH else "more than others" if beyond >= LITTLE else "little more than others"
     return (
         f"This rests {how}{rests}",
@@ -140,7 +140,7 @@ def areas_of(mask: Bool[np.ndarray, "rows columns"]) -> str:
     named = (held[order].cumsum() - held[order] <= 0.5) | (held[order] >= NAMED)
     *words, last = (AREAS.split(",")[place] for place in order[named])
     thirds = held.reshape(3, 3)
-    if len(words) + 1 >= MOST:
+    if len(words) >= MOST:  # and the last
         sides = [*thirds.sum(axis=1)[[0, 2]].tolist(), *thirds.sum(axis=0)[[0, 2]].tolist()]
         most, side = max(zip(sides, SIDES, strict=True))
         return f"the {side} of the image" if most > 0.5 else "parts spread over the whole image"
