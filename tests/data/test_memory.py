@@ -1,7 +1,6 @@
 """Python objects as data: pairs, Datasets of torch and of the library `datasets`, and columns, for every verb."""
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,24 +87,28 @@ class Stored:
 class HubDataset:
     """Has what `datasets.Dataset` has: `features`, `column_names`, and files in the format arrow."""
 
-    def __init__(self, label: tuple[Any, ...] = (), as_arrow: bool = False) -> None:
-        self.labels = label or tuple(CLASSES.index(file.parent.name) for file in photographs())
+    def __init__(self, label: tuple[Any, ...] = (), as_arrow: bool = False, rows: Sequence[int] = range(18)) -> None:
+        self.rows = rows
+        self.labels = label or tuple(CLASSES.index(photographs()[row].parent.name) for row in rows)
         self.features, self.as_arrow = {"image": IMAGE, "label": ClassLabel(CLASSES)}, as_arrow
         self.column_names = [*self.features]
 
     def with_format(self, form: str) -> "HubDataset":
         assert form == "arrow"
-        return HubDataset(self.labels, as_arrow=True)
+        return HubDataset(self.labels, as_arrow=True, rows=self.rows)
+
+    def select(self, rows: Sequence[int]) -> "HubDataset":
+        return HubDataset(tuple(self.labels[row] for row in rows), rows=[self.rows[row] for row in rows])
 
     def __len__(self) -> int:
-        return len(photographs())
+        return len(self.rows)
 
     def __getitem__(self, key: int | str) -> Any:
         if isinstance(key, str):
             assert key != "image", "no image is decoded to read labels"
             return list(self.labels)
         assert self.as_arrow
-        cell = {"bytes": photographs()[key].read_bytes(), "path": "photo.jpg"}
+        cell = {"bytes": photographs()[self.rows[key]].read_bytes(), "path": "photo.jpg"}
         return {"image": [Stored(cell)], "label": [Stored(self.labels[key])]}
 
 
@@ -288,7 +291,7 @@ def test_what_is_no_data(data: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_a_user")
-@pytest.mark.parametrize("make", [Photos, pairs])
+@pytest.mark.parametrize("make", [Photos, pairs, HubDataset])
 def test_every_verb_takes_it(make: Callable[[], Any], tmp_path: Path) -> None:
     """Trained, evaluated, asked, embedded and explained; a run asks for its data again, and knows them from others."""
     data, run = make(), tmp_path / "run"
@@ -304,7 +307,8 @@ def test_every_verb_takes_it(make: Callable[[], Any], tmp_path: Path) -> None:
     assert [one.name for one in answers] == list(read_images(data).splits[ALL].images.names())
     assert len(vitrail.embed(model, data)) == 18
     assert sum(check_data(data).splits.values()) == 18
-    report = model.explain(pairs()[:2] if make is pairs else Subset(copy.copy(data), [0, 1]), trust=False)
+    first = {HubDataset: lambda: data.select([0, 1]), pairs: lambda: data[:2], Photos: lambda: Subset(data, [0, 1])}
+    report = model.explain(first[make](), trust=False)
     assert [one.view.true_label for one in report] == ["ant", "ant"]
     with must_raise(UsageError, named="data"):
         vitrail.train(pairs()[3:], run, options("photos", epochs=2, workers=0, resume="auto"))

@@ -26,7 +26,7 @@ from vitrail.data.columns import LABEL, Labels, RawDataset, split_of
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.readers.coco import annotations_in, read_annotated
-from vitrail.data.readers.folder import HIDDEN_NAMES, LISTS, read_folder, read_tree
+from vitrail.data.readers.folder import HIDDEN_NAMES, LISTS, read_folder, read_tree, unpack
 from vitrail.data.readers.manifest import read_list
 from vitrail.data.readers.metadata import metadata_in, read_described
 from vitrail.data.readers.yolo import config_in, read_boxes
@@ -196,10 +196,10 @@ def _in_zip(file: Path) -> Iterator[Place]:
             if member.is_dir() or stat.S_ISLNK(member.external_attr >> 16):
                 continue
             if member.flag_bits & ENCRYPTED:
-                raise DataError(f"{file}: the member {member.filename} is encrypted", "unzip it, and name the folder")
+                raise DataError(f"{file}: the member {member.filename} is encrypted", unpack(file))
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 problem = f"{file}: the member {member.filename} is compressed by method {member.compress_type}"
-                raise DataError(problem, "unzip it, and name the folder")
+                raise DataError(problem, unpack(file))
             handle.seek(member.header_offset)
             lengths = struct.unpack("<2H", handle.read(LOCAL)[-4:])
             deflated = member.compress_type == zipfile.ZIP_DEFLATED

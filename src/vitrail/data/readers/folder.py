@@ -5,6 +5,7 @@ class folders lie there at once. Inside a class folder images may lie at any dep
 its images have no labels; beside splits that have them such a split is left aside. Whatever is left aside is noted.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -104,7 +105,7 @@ def read_folder(what: str, data_root: Path | None = None, layout: Layout = AS_FO
         DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
     tree = Tree(Path(what).expanduser().resolve())
-    with raised_as(DataError, f"{tree.root} cannot be read", "check its permissions", OSError):
+    with raised_as(DataError, f"{tree.root} cannot be read", shlex.join(["ls", "-ld", str(tree.root)]), OSError):
         seen = tree.entries(tree.root)
     lists = [name for name in seen if name.lower().endswith(LISTS)]
     if len(lists) == 1 and {name.lower() for name, is_folder in seen.items() if is_folder} in OF_IMAGES:
@@ -127,10 +128,19 @@ def read_tree(tree: Tree) -> RawDataset:
         if walk.archives:
             held, wanted = (
                 f", but archives: {some_of(sorted({*walk.archives}), 3)}",
-                "unpack these and name the folder",
+                unpack(tree.root / min(walk.archives)),
             )
         raise DataError(" ".join([f"{tree.root} contains no image{held}.", *walk.notes()]), wanted)
     return RawDataset(str(tree.root), splits, walk.notes())
+
+
+def unpack(archive: Path) -> str:
+    """The command that unpacks an archive on disk into a folder of its name, beside it; else what to do."""
+    file, into = shlex.quote(str(archive)), shlex.quote(str(archive.with_suffix("").with_suffix("")))
+    if archive.is_file() and archive.suffix.lower() == ".zip":
+        return f"unzip {file} -d {into}"
+    is_tar = archive.is_file() and ({".tar"} & {*archive.suffixes} or archive.suffix == ".tgz")
+    return f"mkdir {into} && tar -xf {file} -C {into}" if is_tar else "unpack it, and name the folder"
 
 
 def image_files(folder: Path, tree: Tree | None = None) -> tuple[list[Path], tuple[str, ...]]:
@@ -151,7 +161,8 @@ def image_files(folder: Path, tree: Tree | None = None) -> tuple[list[Path], tup
 
 
 def _unreadable(folder: Path, error: OSError) -> DataError:
-    return DataError(f"{error.filename or folder} cannot be read ({error.strerror})", "check its permissions")
+    file = str(error.filename or folder)
+    return DataError(f"{file} cannot be read ({error.strerror})", shlex.join(["ls", "-ld", file]))
 
 
 def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:

@@ -97,7 +97,7 @@ def _decoded(path: Path, tree: Tree) -> tuple[str, list[str]]:
     Raises:
         DataError: It cannot be read, or is no text.
     """
-    with raised_as(DataError, f"{path} cannot be read", "check its permissions", OSError):
+    with raised_as(DataError, f"{path} cannot be read", shlex.join(["ls", "-l", str(path)]), OSError):
         content = tree.content(path)
     for start, coding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"), (b"", "latin-1")):
         if content.startswith(start) and not (coding == "latin-1" and b"\0" in content):

@@ -6,6 +6,7 @@ begins with the number of its category; an image without that file has none.
 """
 
 import os
+import shlex
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -104,5 +105,6 @@ def _categories_of(image: Path, names: Mapping[str, str], tree: Tree) -> set[str
     numbers = {words[0]: line for line, words in enumerate(map(str.split, lines), 1) if words}
     for number in numbers.keys() - names.keys():
         problem = f"{file}, line {numbers[number]}: '{number}' is the number of no category"
-        raise DataError(problem, f"0 to {len(names) - 1}, as data.yaml names them")
+        command = shlex.join(["sed", "-n", f"{numbers[number]}p", str(file)])
+        raise DataError(problem, command if file and file.is_file() else f"0 to {len(names) - 1}")
     return {names[number] for number in numbers}
