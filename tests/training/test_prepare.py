@@ -149,6 +149,7 @@ CHANGES = {
     "class_weights": ("auto", "class_weights: none -> auto"),
     "balance": (True, "balance: False -> True"),
     "logit_adjustment": (0.5, "logit_adjustment: 0.0 -> 0.5"),
+    "asymmetric": ("4,0,0.05", "asymmetric: none -> (4.0, 0.0, 0.05)"),
     "seed": (0, "seed: 3 -> 0"),
     "split_seed": (1, "split_seed: 0 -> 1"),
     "image_size": (16, "image_size: (8, 8) -> (16, 16)"),

@@ -67,7 +67,7 @@ OTHERS = {
 # what they do is not a setting: tests/runs/test_settings.py; test_job.py, test_initial.py, test_shard.py of training
 # how data are read: tests/data/test_layout.py and test_tables.py; looked at before: tests/check/test_quickly.py
 LAYOUT = {field.name for field in fields(Layout)}
-RARE = {"class_weights", "balance", "logit_adjustment"}  # tests/training/test_rare.py
+RARE = {"class_weights", "balance", "logit_adjustment", "asymmetric"}  # tests/training/test_rare.py
 ELSEWHERE = {"config", "resume", "verdicts", "shard", "check", *LAYOUT, *RARE}
 TEACHING = {
     "distillation": "hard",
