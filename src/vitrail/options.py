@@ -34,6 +34,7 @@ _OF_IMAGES = {"texts": "is for images"}
 _PASSED = "is for a network that vitrail builds, but a network was passed"
 _PROBE = "has no effect with --probe, which trains only the head"
 _PROBED = {"probe": _PROBE}
+_UNSURE = {"unsure": "is for probabilities, which {task} does not have: a student learns the teacher's numbers"}
 _SCRATCH = {"scratch": "is for pretrained weights, and --init is missing"}
 
 
@@ -353,11 +354,11 @@ class DistillOptions(TrainOptions):
     TITLE: ClassVar[str] = "distillation"
 
     recipe: str = option("auto", help=RECIPE, metavar="NAME")
-    distillation: Literal["auto", "soft", "hard"] = "auto"
+    distillation: Literal["auto", "soft", "hard"] = option("auto", idle=_UNSURE)
     temperature: float | None = option(
         above=0,
         example=3,
-        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"},
+        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class", **_UNSURE},
     )
     alpha: float | None = option(least=0, most=1, example=0.5)
     distillation_token: Literal["auto", "yes", "no"] = option("auto", switch=("no", "yes"))

@@ -14,7 +14,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from torch import nn
 
 import vitrail
-from tests.cli.command import DATA, call, must_refuse
+from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import LABEL, NUMBER, Samples
@@ -247,6 +247,8 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert lower["target"] == "-up"
     assert lower["logit"] == pytest.approx(codec.means[1] - up, rel=1e-4)
     assert lower["trust"]["effect"] == pytest.approx(middle - up, rel=1e-4)
+    taught = ("distill", listed, "--label-column", "left,up", "--teacher", run, "--out", tmp_path / "student")
+    must_refuse(call(*taught, "--temperature", 2), USAGE, "--temperature 2")
     assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
     words = ("--label-column", "up", "--init", run, "--probe", "--threads", 1)
     assert call("train", listed, *words, "--out", tmp_path / "probe").code == 0

@@ -285,15 +285,20 @@ class Settings:
         init = source if source.startswith(HUBS) else Path(source).name  # a card names no folders
         return {"init": init, **({"licence": self.initial.licence} if self.initial.licence else {})}
 
-    def distillation_facts(self) -> dict[str, str]:
-        """The teacher and the loss, for cards and pages; empty without a teacher."""
+    def distillation_facts(self, probable: bool) -> dict[str, str]:
+        """The teacher and the loss, for cards and pages; empty without a teacher.
+
+        Args:
+            probable: Whether answers have probabilities; else there is nothing that a temperature would soften.
+        """
         how = self.distillation
         if how is None:
             return {}
         soft = f", temperature {how.temperature:g}" if how.kind == "soft" else ""
         token = isinstance(self.network, ViTConfig) and self.network.distillation_token
         where = "by a distillation token" if token else "on the class head"
-        return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, alpha {how.alpha:g}, {where}"}
+        kind = f"{how.kind}{soft}" if probable else "by its numbers"
+        return {"teacher": how.teacher, "distillation": f"{kind}, alpha {how.alpha:g}, {where}"}
 
 
 SECTIONS: dict[str, type] = {

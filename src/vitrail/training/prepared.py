@@ -323,7 +323,7 @@ def prepare_run(
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
         **settings.initial_facts(),
-        **settings.distillation_facts(),
+        **settings.distillation_facts(dataset.codec.confidence is not None),
         **({"rare_classes": settings.rare.words} if settings.rare.words else {}),
     }
     if own.task is not None:

@@ -207,7 +207,7 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     if (reads := image_config(settings.network)) is not None:
         (height, width), (down, across) = reads.image, reads.patch
         facts.append(("image size", f"{height} x {width}, patches of {down} x {across}"))
-    return [*facts, *settings.distillation_facts().items()]
+    return [*facts, *settings.distillation_facts(prepared.dataset.codec.confidence is not None).items()]
 
 
 def _shape(settings: Settings) -> str:

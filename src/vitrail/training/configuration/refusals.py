@@ -154,6 +154,7 @@ def check_known(request: Request, dataset: Dataset, task: Task, background: bool
         "read_once": dataset.reads_text or inputs.renewed or isinstance(inputs, ArrayImages),
         "texts": dataset.reads_text,
         "task": task.name,
+        "unsure": own.task is None and dataset.codec.confidence is None,
         "fixed": "ViT" not in task.networks,
         "parts": own.network is not None or own.parts is not None,
         "unexplained": not task.background,

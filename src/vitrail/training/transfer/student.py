@@ -299,7 +299,8 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     if max(own.size) > max(student.size):
         sees = f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}"
         notes.append(f"{sees}, with no more detail; --image-size makes the images of both larger")
-    return [*notes, f"distillation: {prepared.settings.distillation_facts()['distillation']}{kept}"]
+    told = prepared.settings.distillation_facts(prepared.dataset.codec.confidence is not None)
+    return [*notes, f"distillation: {told['distillation']}{kept}"]
 
 
 def _shown(data: Batches) -> Preprocessing:
