@@ -231,14 +231,18 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
         for each in found:
             count = len(codec.classes[codec.columns.index(each["target"].partition("=")[0])])
             assert each["trust"]["minimum_effect"] == pytest.approx(np.log(count))
-    near = call("similar", run, listed, test[1], *both, "--json", "--out", tmp_path / "near.html")
-    assert near.code == 0, near.err
     assert call("data", "pack", listed, *both, "--out", tmp_path / "packed").code == 0
     fixed = ("data", "check", listed, *both, "--out", tmp_path / "d.html", "--fix-split", tmp_path / "fixed.csv")
     assert call(*fixed).code == 0
     for data, words in ((tmp_path / "packed", ()), (tmp_path / "fixed.csv", both)):
         same = json.loads(call("evaluate", run, data, *words, "--json").out)
         assert same["columns"] == answer["columns"]
+    again = ("train", listed, *both, "--init", run, "--epochs", 1, "--threads", 1, "--out", tmp_path / "tuned")
+    assert call(*again).code == 0
+    told = json.loads((tmp_path / "tuned" / "evaluation.json").read_text())
+    assert told["mean_accuracy"] > 0.8
+    assert told["probe"]["accuracy"] < 0.2, "the error of its probe, a distance, is no level of an accuracy"
+    assert "linear probe (all of validation)" not in (tmp_path / "tuned" / "run.html").read_text()
     must_refuse(call("evaluate", run, listed, "--label-column", "shape"), DATA, "attributes")
     must_refuse(call("explain", run, test[0], "--target", "colour=rd"), USAGE, "colour=rd")
     must_refuse(call("train", listed, "--label-column", "shape,split", "--out", tmp_path / "x"), DATA, "split")
