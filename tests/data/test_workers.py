@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -208,6 +209,14 @@ def test_where_no_process_can_be_started_this_one_decodes(tmp_path: Path, monkey
         places.clear()
         pixels.append(images.open(0).tobytes())
         assert {*places} == ({this} if daemon else set())  # the memory of another process is not this one's
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", False)
+    for place in (workers_module.mmap, "mmap"), (workers_module, "_Worker"):  # no memory, or no process more
+        workers_module.APART.end()
+        places.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, Mock(side_effect=OSError))
+            pixels.append(images.open(0).tobytes())
+        assert {*places} == {this}
     assert len({*pixels}) == 1
 
 

@@ -1,7 +1,7 @@
 """Two ways to the same uint8 pixels: a small set lives in memory, a large one is decoded when it is needed.
 
-Files are decoded by processes, but for a few of them and where processes cannot be forked. Where one dies, another goes
-on; an image at which two did counts as one that cannot be read.
+Files are decoded by processes, a few of them by one, where processes can be forked. Where one dies, another goes on; an
+image at which two did counts as one that cannot be read.
 
 A loader returns the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
 both, so a training does not depend on which one it has. A loader is made once for a whole run: its worker processes

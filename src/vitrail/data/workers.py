@@ -202,6 +202,11 @@ def open_apart(name: object, content: bytes, least: int | None = None) -> Image.
     for _ in range(2):
         try:
             worker = APART.begin()
+        except OSError:  # there is no room for another process
+            if found is not None:  # of which one died
+                break
+            return open_image(name, content, least)
+        try:
             worker.give([(name, content, least)])
             found = worker.answer()
         except BaseException:  # a stop, after which an answer to this would come to the next
