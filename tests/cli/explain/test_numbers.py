@@ -1,6 +1,7 @@
 """Networks without classes: numbers, one number, how alike two images are. What is explained is said in JSON."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,13 @@ def test_the_test_of_a_map_knows_no_probability_of_a_single_logit(folder: Path) 
     told = compare(model, images[:1], ["generic_attention", "rollout"], background=images[1:])
     assert told.random_areas is not None
     assert float(told.random_areas.deletion) != 1.0
+
+
+def test_the_terminal_says_why_a_verdict_is_weak(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vitrail.explain.verdict"], "verdict", lambda *values: ("weak", "for this reason"))
+    answer = call(
+        *("explain", folder / "one", folder / "images" / "00.png", "--background", folder / "images"),
+        *("--out", folder / "weak.html", "--full"),
+    )
+    assert "for this reason" in answer.out.lower()
+    assert "weak" in answer.out
