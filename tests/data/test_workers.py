@@ -230,7 +230,10 @@ def test_what_decodes_for_a_process_is_its_own(tmp_path: Path, monkeypatch: pyte
 
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         first = images.open(0).tobytes()
-        other.communicate(timeout=20)
+        try:
+            other.communicate(timeout=20)
+        finally:
+            other.kill()
     child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(every(0) != expected))
     child.start()
     with ThreadPoolExecutor(4) as pool:
