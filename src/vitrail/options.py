@@ -102,7 +102,7 @@ class ColumnOptions:
 
     Attributes:
         path_column: Of a list or table: the column of the images.
-        label_column: The column of what is learnt; or several, separated by commas, each a label that is there or not.
+        label_column: The column of what is learnt; or several, with commas between: of 0 and 1, numbers, or classes.
         split_column: The column of the splits.
     """
 

@@ -22,7 +22,7 @@ class Layout:
 
     Args:
         path_column: Of a list or table: the column of the images.
-        label_column: What is learnt; several, separated by commas, where each is a label that is there or not.
+        label_column: What is learnt; several, separated by commas: of 0 and 1, of numbers, or of classes.
         split_column: The split of each image.
         group_column: The group of each image.
         group_pattern: A regular expression that is looked for in each name; its first group names the image's group.
