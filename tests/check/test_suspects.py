@@ -18,6 +18,7 @@ from vitrail.check.check import check_data
 from vitrail.check.neighbours import kept_features
 from vitrail.check.survey import survey
 from vitrail.check.suspects import curve_of, suspected_cells, suspected_labels, suspected_numbers, unlike
+from vitrail.data.layout import Layout
 from vitrail.data.sources import read
 from vitrail.features.poolings import read_by_head
 from vitrail.model import load
@@ -212,18 +213,21 @@ def test_a_number_and_a_label_that_the_model_does_not_see_are_on_the_page(tmp_pa
     for name, kind, line in (
         ("number.csv", "suspect number", lambda one: f"{one[0]}.png,{one[1]}"),
         ("labels.csv", "suspect label", lambda one: f"{one[0]}.png,{one[2]}|{one[3]}"),
+        ("columns.csv", "suspect label", lambda one: f"{one[0]}.png,{one[2].split('|')[-(one[0] == 30)]},{one[3]}"),
     ):
-        head = "path,count" if "number" in kind else "path,labels"
+        head = {"number.csv": "path,count", "labels.csv": "path,labels"}.get(name, "path,colour,time")
+        layout = Layout(label_column="colour,time" if name == "columns.csv" else "")
         (tmp_path / name).write_text("\n".join([head, *map(line, rows)]))
-        report = check_data(tmp_path / name, model=run_of("photos"))
+        report = check_data(tmp_path / name, model=run_of("photos"), layout=layout)
         (found,) = [each for each in report.findings if each.kind == kind]
         first = found.sets[0][0].to_dict()
         if kind == "suspect number":
             assert (first["file"], abs(first["features_say"]["count"] - rows[9][1]) > 100) == ("9.png", True)
         else:
             assert first["file"] in {"30.png", "42.png", "64.png"}
-            assert (first["unseen"], first["missing"]) == (["red"], [])
-        assert "<b>red</b>" in report.page() or "standard deviations off" in report.page()
+            seen = (["colour=red"], ["colour=blue"]) if name == "columns.csv" else (["red"], [])
+            assert (first["unseen"], first["missing"]) == seen
+        assert "red</b>" in report.page() or "standard deviations off" in report.page()
 
 
 def test_strangers_are_found_and_others_are_not() -> None:

@@ -20,6 +20,7 @@ What is named is a suspicion, and no contradiction.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from vitrail.check.findings import Facts, Finding, Looked, Picture, said
 from vitrail.check.neighbours import KeptFeatures, Vectors
-from vitrail.data.columns import LABEL, LABELS, NUMBER, TRAIN
+from vitrail.data.columns import ATTRIBUTES, LABEL, LABELS, NUMBER, TRAIN
 from vitrail.data.images import evenly
 from vitrail.data.loader import CONTENT, no_contents
 from vitrail.features.poolings import check_vit
@@ -252,8 +253,10 @@ def _judge_classes(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray
     return Judged(told[1] >= SKILL, agrees, "label", told[2], told[0])
 
 
-def _judge_cells(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray, " n"]) -> Judged | None:
-    values, names = _joined(seen, LABELS)
+def _judge_cells(
+    seen: Looked, features: KeptFeatures, units: Int64[np.ndarray, " n"], column: str = LABELS
+) -> Judged | None:
+    values, names = _joined(seen, column)
     if (told := suspected_cells(values[features.rows], names, features.read, units)) is None:
         return None
     agrees = f"Linear heads on the features of other images avoid {percent_in_words(told[0])} of the mistakes"
@@ -276,16 +279,23 @@ def _judge_numbers(seen: Looked, features: KeptFeatures, units: Int64[np.ndarray
     return Judged(told[0] >= SKILL, agrees, "number", facts)
 
 
-JUDGED = {LABEL: _judge_classes, LABELS: _judge_cells, NUMBER: _judge_numbers}
+JUDGED = {
+    LABEL: _judge_classes,
+    LABELS: _judge_cells,
+    ATTRIBUTES: partial(_judge_cells, column=ATTRIBUTES),  # each class of each column is a label, such as colour=red
+    NUMBER: _judge_numbers,
+}
 
 
 def _joined(seen: Looked, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """A column of all splits with one value for each of its names, which splits may have in part, or not at all."""
     found: list[Any] = [(samples.columns.get(name), len(samples)) for samples in seen.splits.values()]
+    if name == ATTRIBUTES:
+        found = [(None if column is None else column.flags(), count) for column, count in found]
     names = tuple(dict.fromkeys(each for column, _ in found if column is not None for each in column.names))
     none = (0.0,) * len(names), (1.0,) * len(names)
-    codec: Any = MultiLabels(names) if name == LABELS else Standardized(names, *none)
-    unknown = np.int8(-1) if name == LABELS else np.nan
+    codec: Any = MultiLabels(names) if name != NUMBER else Standardized(names, *none)
+    unknown = np.int8(-1) if name != NUMBER else np.nan
     values = [np.full((count, len(names)), unknown) if column is None else codec.match(column).column.values
               for column, count in found]  # fmt: skip
     return np.concatenate(values), names
