@@ -27,6 +27,19 @@ STARTING = 4.0  # in which a process says who it is, behind the file that it mak
 AWAY = "held it last, where this system does not see it: waiting up to two minutes for a sign of life"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
 
+_command = False
+
+
+def begin_command() -> None:
+    """This process runs a command of vitrail and nothing else, so that others may be forked from it."""
+    global _command
+    _command = True
+
+
+def is_command() -> bool:
+    """Whether it does: the process of a person's own, with its threads and connections, is not forked unasked."""
+    return _command
+
 
 @contextmanager
 def written(file: Path, wanted: int = 0) -> Iterator[None]:

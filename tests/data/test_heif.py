@@ -14,7 +14,6 @@ from tests.errors import must_raise
 from vitrail.data.images import FileImages, open_image
 from vitrail.data.packing import pack
 from vitrail.data.sources import read
-from vitrail.data.workers import APART
 from vitrail.errors import DataError
 
 PIXELS = np.zeros((32, 48, 3), np.uint8)
@@ -73,7 +72,6 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             (tmp_path / "photos" / name / f"{number}.heic").write_bytes(saved("HEIF"))
     (tmp_path / "x.avif").write_bytes(saved("AVIF"))
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    APART.end()  # which may know it
     with must_raise(DataError, named="pillow-heif") as caught:
         open_image(tmp_path / "photos" / "a" / "1.heic")
     assert str(caught.value.hint) == 'pip install "vitrail[heif]"'

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from vitrail.data import loader as loader_module, workers
+from vitrail.data import loader as loader_module
 from vitrail.data.images import ArrayImages, FileImages, open_image
 from vitrail.data.loader import (
     Loader,
@@ -26,7 +26,6 @@ from vitrail.data.loader import (
     open_loader,
 )
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.workers import APART
 from vitrail.errors import DataError
 
 SHAPE = Preprocessing((16, 20))
@@ -90,7 +89,6 @@ def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
     loader = StreamedLoader(images, SHAPE, workers=2)
     before = torch.get_rng_state()
     everything = collect(loader, WANTED)
-    APART.end()
     first = {child.pid for child in multiprocessing.active_children()}
     left = loader.fetch([np.array([one]) for one in range(30)])
     next(left)
@@ -115,7 +113,6 @@ def test_a_worker_is_stopped_by_its_parent_alone(photo_folder: Path) -> None:
     """Not by the Ctrl-C or SIGTERM that each process of a group, or of a cluster's job, gets."""
     loader = StreamedLoader(files(photo_folder), SHAPE, workers=1)
     before = collect(loader, WANTED)
-    APART.end()
     (worker,) = multiprocessing.active_children()
     for signal in ("-INT", "-TERM"):
         subprocess.run(["kill", signal, str(worker.pid)], check=True)
@@ -253,7 +250,6 @@ def test_large_jpegs_are_decoded_smaller_for_random_crops_alone(
         return load(image)
 
     monkeypatch.setattr(JpegImageFile, "load", loaded)
-    monkeypatch.setattr(workers, "can_fork", lambda: False)  # what another process loads is not seen here
     ids = np.arange(2)
     whole = StreamedLoader(images, preprocessing, workers=0, whole=True).read(ids).images()
     assert {(200, 150)} == set(decoded)

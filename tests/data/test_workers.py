@@ -28,6 +28,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from tests.cli.command import call
 from tests.cli.test_elongated import TINY
 from tests.errors import must_raise
+from vitrail import io
 from vitrail.data import loader as loader_module, workers as workers_module
 from vitrail.data.images import FileImages, open_image
 from vitrail.data.loader import Loader, StreamedLoader, load_resident
@@ -47,8 +48,9 @@ pytestmark = pytest.mark.skipif(workers_module.FORK is None, reason="processes a
 
 
 @pytest.fixture(autouse=True)
-def decoder() -> Iterator[None]:
-    """What decodes for this process was forked from it, and does not see what a test changes later."""
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As for a command. What decodes for this process was forked from it, and does not see what changes later."""
+    monkeypatch.setattr(io, "_command", True)
     workers_module.APART.end()
     yield
     workers_module.APART.end()
@@ -209,6 +211,10 @@ def test_where_no_process_can_be_started_this_one_decodes(tmp_path: Path, monkey
         places.clear()
         pixels.append(images.open(0).tobytes())
         assert {*places} == ({this} if daemon else set())  # the memory of another process is not this one's
+        with monkeypatch.context() as patch:
+            patch.setattr(io, "_command", False)
+            pixels.append(images.open(0).tobytes())
+        assert {*places} == {this}, "a program of a person is not forked"
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", False)
     for place in (workers_module.mmap, "mmap"), (workers_module, "_Worker"):  # no memory, or no process more
         workers_module.APART.end()

@@ -36,7 +36,7 @@ from vitrail.errors import (
     parse_size,
     worker_ended,
 )
-from vitrail.io import check_new, check_table, evaluation_place, neighbours_place, once, page_at
+from vitrail.io import begin_command, check_new, check_table, evaluation_place, neighbours_place, once, page_at
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
 from vitrail.weights.places import check_model, is_foreign, stated_by
@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug, words = "--debug" in given, [word for word in given if word != "--debug"]
     if arguments is None:
         _before_torch(given)
+        begin_command()
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _leave)

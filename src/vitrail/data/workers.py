@@ -33,6 +33,7 @@ from PIL import Image
 
 from vitrail.data.images import PIXEL_LIMIT, Images, open_image
 from vitrail.errors import DataError
+from vitrail.io import is_command
 
 FORK = "fork" if sys.platform == "linux" else None  # how processes are started; elsewhere as Python does it
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when its parent ends
@@ -160,6 +161,11 @@ def can_fork() -> bool:
     return FORK is not None and not multiprocessing.current_process().daemon
 
 
+def decodes_apart() -> bool:
+    """Whether another process decodes image by image: for a command; it is not forked from a program of a person."""
+    return can_fork() and is_command()
+
+
 class _Apart(threading.local):
     """Of a thread: the process that decodes for it, and the memory that both see."""
 
@@ -184,7 +190,7 @@ APART = _Apart()
 
 
 def open_apart(name: object, content: bytes, least: int | None = None) -> Image.Image:
-    """`open_image`, by a process that may die of it; by this one where no process can be forked.
+    """`open_image`, by a process that may die of it; by this one where none is forked.
 
     The process is started once for a thread. Pixels come back through memory that both see.
 
@@ -196,7 +202,7 @@ def open_apart(name: object, content: bytes, least: int | None = None) -> Image.
     Raises:
         DataError: As `open_image`; or two processes died of it.
     """
-    if not can_fork():
+    if not decodes_apart():
         return open_image(name, content, least)
     found: Any = None
     for _ in range(2):
@@ -295,7 +301,8 @@ def of_each(
 ) -> Iterator[tuple[int, Any]]:
     """What is made of each of some images, in any order; a text as of `in_workers` where a process died of it.
 
-    Several processes decode files. Few files are read one by one, and what no process can be forked for by threads.
+    Several processes decode files. Few files are read one by one, by the process that decodes for a command; few in a
+    program of a person, and what is no file, by threads.
 
     Args:
         work: From the number of an image to what is made of it.
@@ -303,9 +310,10 @@ def of_each(
         numbers: Of those that are wanted.
         workers: Processes, or threads.
     """
-    if images.encoded and can_fork():
-        few = len(numbers) < FORKED
-        yield from ((number, work(number)) for number in numbers) if few else in_workers(work, numbers, workers)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        yield from zip(numbers, pool.map(work, numbers), strict=True)
+    if images.encoded and len(numbers) >= FORKED and can_fork():
+        yield from in_workers(work, numbers, workers)
+    elif images.encoded and decodes_apart():
+        yield from ((number, work(number)) for number in numbers)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            yield from zip(numbers, pool.map(work, numbers), strict=True)

@@ -17,7 +17,6 @@ import vitrail
 from tests.cli.command import Cli
 from tests.cli.explain.shown import shown_of
 from tests.explain.planted_lab import load_planted
-from vitrail.data import workers
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.sets.planted import planted_digits
@@ -73,7 +72,6 @@ def test_an_image_that_is_shown_and_fills_others_is_decoded_once(
     place: Path, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, opened = Image.open, list[Any]()
-    monkeypatch.setattr(workers, "can_fork", lambda: False)  # what another process opens is not seen here
     monkeypatch.setattr(Image, "open", lambda *values, **more: opened.append(values[0]) or real(*values, **more))
     shown, others = shown_of(model, place / "model", place / "images", SHOWN)
     filling = {name: np.asarray(opener()) for name, opener in others}

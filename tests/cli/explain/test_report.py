@@ -18,7 +18,6 @@ from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
 from tests.pages.structure import Structure
 from tests.sequence_models import image_model
-from vitrail.data import workers
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sets.planted import planted_digits
@@ -150,7 +149,6 @@ def test_an_image_is_prepared_once_and_one_pass_is_shared(
     passes, left_out = [], []
     handle = model.network.register_forward_hook(lambda *values: passes.append(1))
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "can_fork", lambda: False)  # what another process opens is not seen here
         decoded, prepared = counted(patch, Image, "open"), counted(patch, Preprocessing, "to_uint8")
         found = report(model, files, trust=False, notify=left_out.append, **more)
     handle.remove()
