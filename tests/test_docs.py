@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from tests import shared_runs as runs
 from tests.cli.command import call, must_be_understood
@@ -317,7 +318,7 @@ def keys_on_page(section: str) -> list[str]:
 
 def test_the_keys_of_json_are_those_of_the_commands(tmp_path: Path) -> None:
     run, image = runs.run_of("digits"), str(tmp_path / "image.png")
-    Image.new("L", (8, 8), 255).save(image)
+    Image.fromarray((load_digits().images[0] * 255 / 16).astype("uint8")).save(image)  # of which nothing is unusual
     explained = ("explain", run, image, "--out", tmp_path / "page.html", "--json")
     for section, command in {
         "## `vitrail evaluate`": ("evaluate", run, "--json"),

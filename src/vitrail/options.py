@@ -291,8 +291,8 @@ class RunOptions:
             threads, precision and accumulate, which the run stores.
         keep: Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the last;
             with --patience the best) or probe; auto is best with --init or --patience, else tuned.
-        background: Save no background: no shuffled patches of training images, which a classifier otherwise contains
-            for tests of its explanations.
+        background: Save no background: no shuffled patches of training images, which a model otherwise contains for
+            tests of its explanations, nor what it sees of some, by which predict names images that are unlike them.
         verdicts: Number of held-out images that are explained and tested at the end (with --init by the probe and by
             the tuned network); default: 24 with --init if that is quick, else none.
         resume: auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even

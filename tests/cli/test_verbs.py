@@ -150,7 +150,6 @@ def test_a_model_folder_alone_predicts(
     monkeypatch.chdir(tmp_path)
     answer = cli("predict", model, "one.png")
     assert answer.code == 0, answer.err
-    assert answer.err == ""
     name, label, probability, sign = answer.out.split()[:4]
     assert name == "one.png"
     assert label in set("0123456789")
@@ -158,6 +157,7 @@ def test_a_model_folder_alone_predicts(
     assert sign == "%"
     expected = vitrail.load(digits_run).predict([tmp_path / "one.png"])[0]
     assert (label, float(probability)) == (expected.label, pytest.approx(100 * expected.probability, abs=0.051))
+    assert answer.err.splitlines() == [f"one.png: {note}" for note in expected.notes]
 
 
 def test_predict_lines_are_aligned_and_hold_every_file(cli: Cli, photo_run: Path, photographs: Path) -> None:

@@ -206,6 +206,8 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     codec = model.output
     assert isinstance(codec, Standardized)
     assert codec.widths, "intervals were fitted"
+    assert model.familiar is not None
+    assert model.familiar.shape == (SPLITS["train"], 32)
     assert model.preprocessing.resize == "squash", "the whole image is read"
     split = read(str(listed), layout=Layout(label_column="left,up")).splits["test"]
     with torch.no_grad():

@@ -36,6 +36,7 @@ from vitrail.data.loader import CONTENT, no_contents
 from vitrail.features.poolings import check_vit
 from vitrail.features.similar import nearest_rows
 from vitrail.model import Model
+from vitrail.model.familiar import unlike
 from vitrail.nn import evaluating
 from vitrail.runs.data import run_of
 from vitrail.runs.known import TrainedOn
@@ -52,7 +53,6 @@ SKILL = 0.6  # of the mistakes of always naming the most frequent class, those t
 SKILL_OF_CELLS = 0.1  # the same of labels of which an image has several, most of them rare
 SEEN = 10  # images that have a label, and that lack it, from which on its cells are judged
 RESIDUAL = 3.5  # standard deviations, from which on a number is named
-CHANCE = 0.2  # of the images that are named as unlike all in training, what chance gives, at most
 FEWEST = 20  # training images of different groups by which distances are judged, and images of a bin, at least
 MOST = 5000  # of these training images that are compared with all others
 BINS = 5
@@ -173,19 +173,6 @@ def suspected_numbers(
     order = np.argsort(-far[rows, numbers], kind="stable").tolist()
     cells = [(int(rows[one]), int(numbers[one])) for one in order]
     return 1 - float(np.nanmean(gaps**2)), {cell: (float(far[cell]), float(said[cell])) for cell in cells}
-
-
-def unlike(distances: Float[np.ndarray, " n"], among: Float[np.ndarray, " m"]) -> Int64[np.ndarray, " k"]:
-    """The places of those that are too far, the farthest first.
-
-    Args:
-        distances: Of images outside training to the nearest in it.
-        among: Of training images to the nearest other.
-    """
-    order = np.argsort(-distances, kind="stable")
-    beyond = len(among) - np.searchsorted(np.sort(among), distances[order])
-    expected = len(order) * (1 + beyond) / (1 + len(among))
-    return order[: np.flatnonzero(expected <= CHANCE * np.arange(1, len(order) + 1)).max(initial=-1) + 1]
 
 
 def curve_of(distances: Float[np.ndarray, " n"], right: Bool[np.ndarray, " n"]) -> list[dict[str, Any]]:

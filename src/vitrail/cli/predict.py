@@ -98,10 +98,13 @@ def run(options: Predict, command: str) -> int:
         print_table([_cells(one, options.top) for one in predictions], left=2)
     for words in filter(None, (model.about, model.output.promise())) if count and not options.json else ():
         warn(words)
+    by_note = dict[str, list[str]]()
+    for name, note in notes:
+        by_note.setdefault(note, []).append(name)
+    for note, names in by_note.items():  # one line, of however many images
+        warn(f"{some_of(names, 3)}: {note}")
     if count > 1 and found and not options.json:
         warn(f"in all: {some_of([f'{name} {number:,}' for name, number in found.most_common()], SHOWN)}")
-    for name, note in notes:
-        warn(f"{name}: {note}")
     raise_unreadable(problems, f" ({counted(count, 'other input')} predicted)" if count else "")
     return 0
 

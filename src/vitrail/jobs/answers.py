@@ -137,7 +137,7 @@ def answers(
         for row in range(0, len(ids), step):
             some = slice(row, row + step)
             here = None if search is None else search.from_row(before + int(ids[row]))
-            found += model.task.predict(model.network, output, pixels[some], names[some], here, model.facts)
+            found += model.answer(output, pixels[some], names[some], here)
         return found
 
     with evaluating(model.network):

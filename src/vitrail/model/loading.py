@@ -40,6 +40,7 @@ SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN_NETWORK = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
 COMPOSITES = "composites.safetensors"
+FAMILIAR = "familiar.safetensors"
 SEAL = "tensors"  # our key for that of the file: with it nothing need be hashed once more
 WITHOUT_COMPOSITES = "delete the file: the first verdict computes it again"
 SAVED_AGAIN = "the folder of another run, or train again"
@@ -174,7 +175,7 @@ def _read_as(bits: int | None, model: Model) -> Model:
 
 
 def _with_background(model: Model, folder: Path) -> Model:
-    """With the background that lies in a folder, and the logits of composites of it, where there are such.
+    """With the background that lies in a folder, the logits of composites of it, and what it is familiar with.
 
     Raises:
         DataError: A file is damaged, or the logits are of another network.
@@ -188,7 +189,14 @@ def _with_background(model: Model, folder: Path) -> Model:
             holds = f"{' x '.join(map(str, each.shape))} of {str(each.dtype).removeprefix('torch.')}"
             problem = f"{file} holds {holds}, and no logits of {model.output.outputs} outputs"
             raise DataError(problem, WITHOUT_COMPOSITES)
-    return replace(model, background=read_background(background, model.preprocessing), composites=found)
+    file, familiar = folder / FAMILIAR, None
+    if file.exists():
+        hint = "delete the file: images that are unlike those in training are then not named"
+        familiar = read_tensors(file, hint).get("pooled")
+        if familiar is None or familiar.dim() != 2 or not familiar.is_floating_point():
+            raise DataError(f"{file} holds no (images, width) numbers called pooled", hint)
+    background = read_background(background, model.preprocessing)
+    return replace(model, background=background, composites=found, familiar=familiar)
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:

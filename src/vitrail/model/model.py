@@ -5,7 +5,7 @@ What is done with a model is a function of the library whose first argument is a
 none of them: each is found by its public name when it is first asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -29,6 +29,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, check_count, located, some_of
+from vitrail.model.familiar import UNLIKE, Noting, is_unlike
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.runtime import pick_device
@@ -73,6 +74,8 @@ class Model:
             with vitrail. Predictions do not need them.
         composites: Logits of composites of the background, by what decides them; see `vitrail.explain.evidence`.
             They save time: what is stored of another network is never taken.
+        familiar: (m, d) what the head reads of some training images, by which `predict` notes images that are unlike
+            them (`vitrail.model.familiar`); None where that is not known.
         facts: Its training and origin, by name, in plain values.
         loaded_from: What `vitrail.load` opened, a path or a name; empty for a model that was made in memory.
 
@@ -87,6 +90,7 @@ class Model:
     background: UInt8[Tensor, "r c h w"] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     composites: Mapping[str, Float[Tensor, "count v"]] = field(default_factory=dict)
+    familiar: Float[Tensor, "m d"] | None = None
     loaded_from: str = ""
 
     def __post_init__(self) -> None:
@@ -278,8 +282,29 @@ class Model:
                 names, opened = zip(*some, strict=True)
                 here = None if search is None else search.from_row(len(predictions))
                 inputs = self.tensor(opened)
-                predictions += self.task.predict(self.network, output, inputs, names, here, self.facts)
+                predictions += self.answer(output, inputs, names, here)
         return predictions
+
+    def answer(
+        self, output: Codec, inputs: Tensor, names: Sequence[str], search: "networks.Search | None" = None
+    ) -> Sequence[Prediction]:
+        """A prediction for each input, with a note where it is unlike anything in training.
+
+        Args:
+            output: The codec, as it is to answer.
+            inputs: As the network reads them, which is in eval mode.
+            names: Of each.
+            search: As of `predict`.
+        """
+        if self.familiar is None:
+            return self.task.predict(self.network, output, inputs, names, search, self.facts)
+        noting = Noting(self.network)
+        found = self.task.predict(noting, output, inputs, names, search, self.facts)
+        far = is_unlike(torch.cat(noting.pooled), self.familiar).tolist()
+        return [
+            replace(one, notes=(*one.notes, UNLIKE)) if is_far else one  # pyrefly: ignore[bad-specialization]
+            for one, is_far in zip(found, far, strict=True)
+        ]
 
     def _named(self, source: Source | NamedImage, number: int) -> Iterator[tuple[str, Source | NamedImage]]:
         """What a source is, or each of the images that it names, opened when it is its turn; its name first."""
@@ -367,7 +392,9 @@ def resize_model(
         facts["verified"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
     if how and "verified_weights" in facts:
         facts["changed_weights"] = digest_of(network.state_dict())
-    return replace(model, network=network, input=reads, background=background, facts=facts, composites={})
+    return replace(
+        model, network=network, input=reads, background=background, facts=facts, composites={}, familiar=None
+    )
 
 
 def changes_of(facts: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from vitrail.io import to_json, write_file
 from vitrail.model.loading import (
     COMPOSITES,
     CONFIG,
+    FAMILIAR,
     FEATURES,
     FORMAT,
     KEY,
@@ -89,6 +90,10 @@ def save(model: Model, folder: str | Path, *, card: str = "", network: str = "")
         write_tensors(folder / COMPOSITES, model.composites)
     else:
         (folder / COMPOSITES).unlink(missing_ok=True)
+    if model.familiar is not None and size is not None:
+        write_tensors(folder / FAMILIAR, {"pooled": model.familiar})
+    else:
+        (folder / FAMILIAR).unlink(missing_ok=True)
     own: dict[str, Any] = {
         "format": FORMAT,
         **named,

@@ -89,7 +89,7 @@ class AttributesPrediction(ShortRepr):
         name: The file, or "image".
         classes: Of each column its most probable class, and its probability.
         top: The most probable classes of all columns (five, or `Attributes.most`), such as `colour=red`.
-        notes: Nothing.
+        notes: A sentence of what is unusual about the image.
     """
 
     name: str
@@ -119,7 +119,13 @@ class AttributesPrediction(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """The class of each column with its probability, and the most probable ones."""
         columns = {column: {"class": name, "probability": value} for column, (name, value) in self.classes.items()}
-        return {"file": self.name, **self.brief(), "columns": columns, "top": self.top}
+        return {
+            "file": self.name,
+            **self.brief(),
+            "columns": columns,
+            "top": self.top,
+            **({"notes": self.notes} if self.notes else {}),
+        }
 
 
 @typed

@@ -71,7 +71,7 @@ class MultiLabelPrediction(ShortRepr):
         name: The file, or "image".
         labels: Those whose probability reaches their threshold, with it, the most probable first.
         top: The most probable labels (five, or `MultiLabels.most`) with their probabilities.
-        notes: Nothing.
+        notes: A sentence of what is unusual about the image.
     """
 
     name: str
@@ -103,7 +103,8 @@ class MultiLabelPrediction(ShortRepr):
 
     def to_dict(self) -> dict[str, Any]:
         """The labels with their probabilities, and the most probable ones."""
-        return {"file": self.name, **self.brief(), "probabilities": dict(self.labels), "top": self.top}
+        notes = {"notes": self.notes} if self.notes else {}
+        return {"file": self.name, **self.brief(), "probabilities": dict(self.labels), "top": self.top, **notes}
 
 
 @typed

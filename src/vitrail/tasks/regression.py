@@ -89,7 +89,7 @@ class NumberPrediction(ShortRepr):
         values: Each number by its name, in its own unit.
         intervals: The interval around each; empty where none is known.
         coverage: How often it holds the true number.
-        notes: Empty.
+        notes: A sentence of what is unusual about the image.
         top: Empty.
     """
 
@@ -130,7 +130,7 @@ class NumberPrediction(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """The numbers, and their intervals where there are some."""
         ends = {"intervals": dict(self.intervals), "coverage": self.coverage} if self.intervals else {}
-        return {"file": self.name, **self.brief(), **ends}
+        return {"file": self.name, **self.brief(), **ends, **({"notes": self.notes} if self.notes else {})}
 
 
 @typed

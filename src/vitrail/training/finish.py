@@ -29,12 +29,13 @@ from vitrail.explain.reporting.report import Report
 from vitrail.features.linear_probe import MeanGrey, thinned
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, load, save
+from vitrail.model.familiar import familiar_to
 from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.runs.data import REPORT, SELECT, chosen_words, mark_chosen
 from vitrail.runs.evaluate import answered, batches_of, errors_of, evaluate_split
-from vitrail.tasks import Result
+from vitrail.tasks import TASKS, Result, Task
 from vitrail.tasks.calibration import FOR_SETS, calibration_from
 from vitrail.tasks.codec import Gain, gain
 from vitrail.training.checkpoint import load_best
@@ -232,7 +233,7 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
             journal.prepared.listen("no adapter is saved, since the model is the probe; --keep tuned would save one")
     samples = 0 if settings.optimization.max_time else state.step * settings.optimization.batch_size
     model = replace(with_background(chosen.model), loaded_from=str(folder.path))
-    model = with_composites(model, samples)
+    model = with_familiar(with_composites(model, samples), journal.prepared)
     save(model, folder.model, network="" if is_known(model.network) else settings.own["network"])
     return model
 
@@ -304,6 +305,16 @@ def with_background(model: Model) -> Model:
         return model
     pixels = without_evidence(model.network, model.background_images, model.background)
     return replace(model, background=settle(pixels, model.network.config.patch))
+
+
+def with_familiar(model: Model, prepared: Prepared) -> Model:
+    """The model that knows some of its training images by what its head reads, where it carries a background."""
+    own, train = type(model.task), prepared.dataset.train
+    fits = isinstance(model.network, ViT) and own in map(type, TASKS.values()) and own.outputs is Task.outputs
+    if model.background is None or not fits:
+        return replace(model, familiar=None)
+    batches = batches_of(model, train, prepared.settings.execution.workers)
+    return replace(model, familiar=familiar_to(model.network, batches, np.array(train.units())))
 
 
 def _write(
