@@ -56,7 +56,7 @@ def test_a_training_measures_it(data: Path, cli: Cli, tmp_path: Path) -> None:
     wrong = cli("train", *words, "--bits", 13)
     must_refuse(wrong, USAGE, "bits 13")
     assert len(wrong.err.splitlines()) == 2, "refused before anything is chosen"
-    assert wrong.hint == shlex.join(["vitrail", "train", *map(str, words)])
+    assert wrong.hint == shlex.join(["vitrail", "train", *map(str, words), "--bits", "12"])
     (tmp_path / "bits.yaml").write_text(f"{TINY}bits: 13\n")
     must_refuse(cli("train", data, "--config", tmp_path / "bits.yaml"), USAGE, "bits 13")
 

@@ -194,10 +194,9 @@ def test_both_networks_are_asked_where_they_look(tmp_path: Path) -> None:
             held_out().samples.name(place)
             for place in np.linspace(0, len(held_out().samples) - 1, 3).astype(int).tolist()
         )
-    probed = replace(asked, probe=True, keep="auto")
-    for wrong in (replace(asked, verdicts=-1), probed, replace(asked, background=False)):
+    for wrong in ({"verdicts": -1}, {"probe": True, "keep": "auto"}, {"background": False}):
         with must_raise(UsageError):
-            vitrail.train("digits", tmp_path / "none", wrong)
+            vitrail.train("digits", tmp_path / "none", replace(asked, **wrong))
     assert not (tmp_path / "none").exists()
 
 

@@ -198,10 +198,8 @@ def run(arguments: list[str]) -> int:
     verb = VERBS[name]
     options = parse(verb.options, name, words)
     refuse_at_once(options)
-    for word in dict.fromkeys(_data_of(options)) if _is_first() else ():
-        folder = Path(word)
-        if is_named(word) and folder.is_dir() and not ((folder / "config.yaml").is_file() or stated_by(word)):
-            warn(f"{word} is the set of that name, and not the folder here, which is ./{word}")
+    if _is_first():
+        name_folders(options)
     module, _, function = verb.run.partition(".")
     show_waiting(LOADING)
     called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
@@ -310,6 +308,14 @@ def check_layout(options: Any) -> None:
     from vitrail.data.layout import Layout  # with numpy, for who types one of them
 
     Layout.of(options)
+
+
+def name_folders(options: Any) -> None:
+    """Warn of a set that is read though a folder of its name is here."""
+    for word in dict.fromkeys(_data_of(options)):
+        folder = Path(word)
+        if is_named(word) and folder.is_dir() and not ((folder / "config.yaml").is_file() or stated_by(word)):
+            warn(f"{word} is the set of that name, and not the folder here, which is ./{word}")
 
 
 def _data_of(options: Any) -> list[str]:
