@@ -12,8 +12,9 @@ import numpy as np
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import EVEN, ColourRange, fractions
 from vitrail.pages.views import AttributionView, TrustView
-from vitrail.text import capital, number
+from vitrail.text import capital, number, percent_in_words
 
+SPOT = 0.5  # of what a map does beyond random ones: from so much on, what a spot does is said beside the summary
 FLAT = 0.25  # of a scale that several maps share: a map that takes up less of it looks even
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
@@ -95,6 +96,17 @@ def drop_words(value: float | None, reach: float) -> str:
 def typed_option(name: str, option: str) -> str:
     """What is typed for a class that is explained, or to explain why it is not this one."""
     return f"--{option}{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+
+
+def spot_words(bump: float, trust: TrustView) -> str:
+    """What a spot in the middle does of what a map does and random ones do not; nothing of less than half of that."""
+    if trust.score is None or trust.random_mean is None or trust.score <= trust.random_mean:
+        return ""
+    part = (bump - trust.random_mean) / (trust.score - trust.random_mean)
+    does = "as well: do not read more into this one" if part >= 1 else f"{percent_in_words(part)} of what this one does"
+    beyond = "" if part >= 1 else " beyond random maps"
+    spot = "A map that is made without looking at the image, a spot in its middle, does"
+    return f"{spot} {does}{beyond}." if part >= SPOT else ""
 
 
 def ordinal(number: int) -> str:

@@ -22,9 +22,24 @@ BELOW = "no label reaches its threshold; this is the most probable one"  # a not
 NO_REASON = "So the map shows no reason, and does not say what is right."
 NO_SCALE = "How much is a lot is not known for such a number: weak at best."
 PIECES = "shuffled pieces of other images"
-AREAS = "upper left,upper middle,upper right,left,middle,right,lower left,lower middle,lower right"
-NAMED, MOST = 0.25, 2  # of the decisive parts, an area that holds so many is named; and so many areas at most
-SIDES = "upper part", "lower part", "left side", "right side"
+AREAS = tuple(f"{down} {across}".strip() for down in ("upper", "", "lower") for across in ("left", "middle", "right"))
+NAMED, MOST = 0.25, 2  # of the decisive parts, a ninth that holds so many is named; and so many ninths at most
+THIRDS = {  # of the height, then of the width: what holds all parts between these thirds, and in no other
+    "the upper part of": (1, 0, 0),
+    "a band across the middle of": (0, 1, 0),
+    "the lower part of": (0, 0, 1),
+    "the upper two thirds of": (1, 1, 0),
+    "the top and bottom of": (1, 0, 1),
+    "the lower two thirds of": (0, 1, 1),
+    "the left side of": (1, 0, 0),
+    "a band down the middle of": (0, 1, 0),
+    "the right side of": (0, 0, 1),
+    "the left two thirds of": (1, 1, 0),
+    "both sides of": (1, 0, 1),
+    "the right two thirds of": (0, 1, 1),
+}
+SPREAD = "places all over the image"
+NEARLY_ALL = 8 / 9  # of the decisive parts: the third that is left out has a third of what it has where they are spread
 MUCH, LITTLE = 1 / 2, 1 / 5  # of what replacing the decisive parts does, what random ones do not
 
 
@@ -76,7 +91,7 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
     else:  # what these parts do and random ones do not, of what they do, and of the whole
         without, at_random = (each.value for each in view.replaced)
         beyond = (at_random - without) / max(before - without, VISIBLE)
-        how = "in part " if at_random - without <= before / 2 else "mainly " * where.startswith("the ")
+        how = "partly " if at_random - without <= before / 2 else "mainly " * (where != SPREAD)
     matter = "to the model" if beyond >= MUCH else "more than others" if beyond >= LITTLE else "little more than others"
     return (
         f"This rests {how}{rests}",
@@ -133,15 +148,34 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
 
 
 def areas_of(mask: Bool[np.ndarray, "rows columns"]) -> str:
-    """Where more than half of some parts lie, in ninths of the image: `the middle and upper left of the image`."""
-    rows, columns = ((2 * np.arange(size) + 1) * 3 // (2 * size) for size in mask.shape)
-    held = np.bincount((3 * rows[:, None] + columns)[mask], minlength=9) / max(1, mask.sum())
+    """Where more than half of some parts lie: `the middle and upper left of the image`.
+
+    One or two ninths of the image; or a quarter, a third of its height or width, or two, of which nearly all are asked.
+    It is the area that holds most beyond what it would hold of parts that are spread evenly.
+    """
+    count, found = max(1, int(mask.sum())), dict[str, tuple[float, float]]()  # of parts, and of the image
+    high, wide = ((np.arange(size) + 0.5) / size for size in mask.shape)
+    ninths = 3 * (3 * high).astype(int)[:, None] + (3 * wide).astype(int)
+    held = np.bincount(ninths[mask], minlength=9) / count
     order = np.argsort(-held, kind="stable")
-    named = (held[order].cumsum() - held[order] <= 0.5) | (held[order] >= NAMED)
-    *words, last = (AREAS.split(",")[place] for place in order[named])
-    thirds = held.reshape(3, 3)
-    if len(words) >= MOST:  # and the last
-        sides = [*thirds.sum(axis=1)[[0, 2]].tolist(), *thirds.sum(axis=0)[[0, 2]].tolist()]
-        most, side = max(zip(sides, SIDES, strict=True))
-        return f"the {side} of the image" if most > 0.5 else "parts spread over the whole image"
-    return f"the {', '.join(words)}{' and ' if words else ''}{last}{' of the image' if len(words) < 2 else ''}"
+    named = order[(held[order].cumsum() - held[order] <= 0.5) | (held[order] >= NAMED)]
+    if len(named) <= MOST:
+        words = " and ".join(AREAS[place] for place in named)
+        found[f"the {words} of"] = float(held[named].sum()), float(np.isin(ninths, named).mean())
+    for place, area in enumerate(AREAS):
+        down, across = (
+            (at >= begin / 4) & (at < begin / 4 + 0.5) for at, begin in ((high, place // 3), (wide, place % 3))
+        )
+        found.setdefault(f"the {area} of", _part(mask, down[:, None] & across))
+    for place, (area, thirds) in enumerate(THIRDS.items()):
+        chosen = np.array(thirds, bool)
+        found[area] = _part(mask, chosen[ninths // 3 if place < len(THIRDS) / 2 else ninths % 3])
+    enough = {
+        area: held - size for area, (held, size) in found.items() if held > max(0.5, size, min(1.5 * size, NEARLY_ALL))
+    }
+    return f"{max(enough, key=lambda area: enough[area])} the image" if enough else SPREAD
+
+
+def _part(mask: Bool[np.ndarray, "rows columns"], area: Bool[np.ndarray, "rows columns"]) -> tuple[float, float]:
+    """The fraction of some parts that lies in an area, and of all parts."""
+    return float((mask & area).sum() / max(1, mask.sum())), float(area.mean())
