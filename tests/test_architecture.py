@@ -102,7 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Libraries that are not Python's: for some parts all they may use, for some what they may not.
 ONLY = {
     "errors": set(),
-    "arguments": {"pydantic"},
+    "arguments": {"pydantic", "yaml"},
     "options": set(),
     "text": set(),
     "io": {"filelock"},

@@ -55,14 +55,37 @@ def test_the_argument_is_named_and_what_works_is_let_pass() -> None:
 
 
 def test_a_name_that_is_not_known_leads_to_the_one_that_is_meant() -> None:
-    calls: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "load": ({"devise": "cpu"}, {"device": "cpu"}),
-        "train": ({"epoch": 3, "lr": 0.1}, {"options": vitrail.TrainOptions(epochs=3, lr=0.1)}),
-    }
-    for name, (given, wanted) in calls.items():
-        with must_raise(UsageError, next(iter(given))) as caught:
-            getattr(vitrail, name)("digits", **given)
+    by_name: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+        ("load", {"devise": "cpu"}, {"device": "cpu"}),
+        ("train", {"epoch": 3, "lr": 0.1}, {"options": vitrail.TrainOptions(epochs=3, lr=0.1)}),
+        ("train", {"dropout": 0.1}, {}),
+        ("distill", {"student": "Ti/4"}, {"options": vitrail.DistillOptions(size="Ti/4")}),
+        ("TrainOptions", {"dropout": 0.1}, {}),
+        ("TrainOptions", {"learning_rate": 0.1}, {"lr": 0.1}),
+        ("TrainOptions", {"pretrained": True}, {"init": "auto"}),
+        ("embed", {"batch": 3}, {}),
+        ("explain.report", {"label": "3"}, {"target": "3"}),
+        ("explain.report", {"versus": 3}, {"contrast": 3}),
+    )
+    for name, given, wanted in by_name:
+        function, word = attrgetter(name)(vitrail), next(iter(given))
+        with must_raise(UsageError, word) as caught:
+            function(*["digits"] * (function is not vitrail.TrainOptions), **given)
         assert caught.value.hint.flags == wanted
+        assert (word in caught.value.hint.drop) is not bool(wanted)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_to_try_in_python_names_arguments_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda model: vitrail.explain.report(model, "images", nearest="maybe"),
+        lambda model: vitrail.evaluate(model, "nosuch"),
+        lambda model: vitrail.load("nosuch.safetensors"),
+    ):
+        with must_raise(ValueError, "maybe|nosuch") as caught:
+            call(calls()["Model.to"][0].__self__)
+        compile(str(caught.value.hint), "what to try", "eval")
 
 
 def test_a_generator_of_images_is_read() -> None:

@@ -79,6 +79,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     texts, reader, heads = text_model(), image_model(), torch.zeros(1, 2, 5, 8)
     vitrail.save(model, "model")
     one, record = explain.saliency(network, images), vitrail.run_with_record(network, images)[1]
+    explained = explain.report(model, photo, trust=False)
     both, text_map = {"network": network, "images": images}, explain.cross_attention(reader.network, SEEN, ids)
     Path("tiny.yaml").write_text("network: {patch_size: 8, width: 8, depth: 1, heads: 2, mlp_dim: 16}")
     fast = {"epochs": 1, "threads": 1, "precision": "fp32", "device": "cpu", "background": False, "image_size": 16}
@@ -230,6 +231,14 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             explain.Attribution.of_pixels,
             {"pixels": images, "images": images, "network": model},
         ),
+        "Report.save": (explained.save, {"out": "page.html"}),
+        "ExplainedImage.overlay": (explained[0].overlay, {"number": 0}),
+        "ViTConfig.from_size": (vitrail.ViTConfig.from_size, {"size": "S/16"}),
+        "ViTConfig.from_dict": (vitrail.ViTConfig.from_dict, {"values": {}}),
+        "Vocabulary.encode": (LETTERS.encode, {"text": "a"}),
+        "Vocabulary.decode": (LETTERS.decode, {"ids": [3]}),
+        "Record.attention": (record.attention, {"name": "blocks.0"}),
+        "Preprocessing.to_pixels": (model.preprocessing.to_pixels, {"images": images}),
         "Attribution.upsampled": (one.upsampled, {"size": (16, 16)}),
         "Attribution.overlay": (one[0].overlay, {"image": np.zeros((16, 16, 3), np.uint8)}),
         "Attribution.save": (one.save, {"path": "map.json"}),
@@ -273,12 +282,17 @@ LONG = {  # of what each call takes long, values of three kinds are enough
 def refused() -> dict[str, Callable[[], Any]]:
     """Calls that must not be accepted, though nothing in them would break, or another error would come first."""
     network = vitrail.ViT(CONFIG).eval()
+    model = vitrail.Model(network, vitrail.Preprocessing((16, 16)), vitrail.Classes(("a", "b")))
     loop = {"data": tiny_set(), "optimization": CHOICES, "execution": EXECUTION}
     return {
         "Record(5)": lambda: vitrail.Record(5),
         "a name that no network has": lambda: vitrail.run_with_record(
             network, torch.zeros(1, 3, 16, 16), "blocks.99.*"
         ),
+        "Model(1, 2, 3)": lambda: vitrail.Model(1, 2, 3),
+        "a network that is none": lambda: vitrail.Model("x", model.input, model.output),
+        "a task that is none": lambda: vitrail.Model(model.network, model.input, model.output, 3),
+        "a word for True": lambda: explain.report(model, "images/a/0.png", trust="x"),
         "TrainOptions(epoch=3)": lambda: vitrail.TrainOptions(epoch=3),
         "TrainOptions(epochs='x')": lambda: vitrail.TrainOptions(epochs="x"),
         "DistillOptions(alpha='x')": lambda: vitrail.DistillOptions(alpha="x"),

@@ -13,10 +13,11 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import reduce, wraps
+from functools import cache, reduce, wraps
+from importlib.resources import files
 from operator import or_
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
@@ -27,6 +28,7 @@ from vitrail.errors import Hint, UsageError, VitrailError, check_bounds, nearest
 
 PASSED = "python:"  # begins the name of what was passed as an object, such as data
 OWN_PART = "own:"  # in front of the name of a part that is a person's own
+FEW_KINDS = 4  # of what an argument may be, that a message lists
 
 
 Public = TypeVar("Public", bound=Callable[..., Any])
@@ -35,14 +37,18 @@ Public = TypeVar("Public", bound=Callable[..., Any])
 def typed(public: Public) -> Public:
     """A public function or class: where it breaks because of an argument of a wrong type, the error names that one.
 
-    Arguments are held against their annotations only when something has broken, so nothing that works is refused. All
-    public constructors and functions are checked, and what a network reads; the `forward` of the modules inside of it
-    runs at each pass, and its errors are torch's own.
+    Arguments are held against their annotations only when something has broken, so nothing that works is refused, but
+    for a word where True or False is wanted: it would always be true. All public constructors and functions are
+    checked, and what a network reads; the `forward` of the modules inside of it runs at each pass, and its errors are
+    torch's own.
     """
     inner = public.__init__ if isinstance(public, type) else public
+    truths = {name for name, hint in getattr(inner, "__annotations__", {}).items() if hint in (bool, "bool")}
 
     @wraps(inner)
     def call(*values: Any, **named: Any) -> Any:
+        if words := [name for name in truths & named.keys() if isinstance(named[name], str)]:
+            raise UsageError(_misfit(inner, words[0], named[words[0]]), _meant(public, inner, named))
         try:
             return call.__wrapped__(*values, **named)  # pyrefly: ignore[missing-attribute]
         except VitrailError:
@@ -82,37 +88,62 @@ def _meant(public: Callable[..., Any], inner: Callable[..., Any], named: Mapping
     known = inspect.signature(inner).parameters
     unknown = {name: value for name, value in named.items() if name not in known}
     options = known["options"].default if "options" in known else None
-    if is_dataclass(options) and not isinstance(options, type):
-        names = [each.name for each in fields(options)]
-        inside = {near: value for name, value in unknown.items() if (near := nearest(name, names))}
-        if inside:
-            return Hint({"options": replace(options, **inside)})
-    near = {name: nearest(name, known.keys() - named.keys()) for name in unknown}
-    meant = {near: unknown[name] for name, near in near.items() if near}
+    is_value = is_dataclass(options) and not isinstance(options, type)
+    if is_value and (inside := _those_of(type(options).__init__, unknown, ())):
+        return Hint({"options": replace(options, **inside)})
+    meant = _those_of(inner, unknown, named)
     return Hint(meant) if meant else Hint(drop=[*unknown], text=_call_of(public))
+
+
+@cache
+def guesses(kind: str) -> dict[str, str]:
+    """What people type for verbs, features that are not there, or options, and what each means: `guesses.yaml`."""
+    import yaml  # for what is wrong alone
+
+    table = yaml.safe_load(files("vitrail").joinpath("guesses.yaml").read_text("utf-8")).get(kind, {})
+    return {word: meaning for meaning, words in table.items() for word in words.split()}
+
+
+def _those_of(function: Callable[..., Any], unknown: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:
+    """The arguments of a function, but for those that are named, that are meant by unknown names with their values."""
+    known, meant = {name.replace("_", "-"): name for name in inspect.signature(function).parameters}, dict[str, Any]()
+    for word, value in unknown.items():
+        dashed = word.replace("_", "-")
+        like = nearest(dashed, [name for name in known if name[0] == dashed[0]], 0.75) or ""
+        for each in (*guesses("options").get(dashed, "").split(), like):
+            name, _, fixed = each.partition("=")
+            one, stated = known.get(name, ""), fixed or value
+            if one and one not in named and (one == word or not _misfit(function, one, stated)):
+                meant[one] = stated
+                break
+    return meant
 
 
 def _call_of(public: Callable[..., Any]) -> str:
     """How it is called with all that it needs, and where the rest is told."""
     each, name = inspect.signature(public).parameters.values(), public_name(public)
     needed = [one.name for one in each if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-    called = ", ".join(one for one in needed if one != "self")
+    called = ", ".join(one for one in needed if one not in ("self", "cls"))
     return f"{name}({called}); help({name}) says what each is"
 
 
 def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:
     """The first argument that its annotation does not allow, in words; empty where all are allowed."""
+    signature, name = inspect.signature(function), function.__qualname__.removesuffix(".__init__")
+    if unknown := [word for word in named if word not in signature.parameters]:
+        return f"{name} has no argument {' and no '.join(unknown)}"
     try:
-        given = inspect.signature(function).bind(*values, **named).arguments
+        given = signature.bind(*values, **named).arguments
     except TypeError as error:
-        return f"{function.__qualname__}: {error}"
-    hints = function.__annotations__
-    for name, value in given.items():
-        with suppress(NameError):  # of what is imported for type checkers alone
-            hint = hints.get(name, Any)
-            hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
-            if problem := type_misfit(name, value, hint):
-                return problem
+        return f"{name}: {error}"
+    return next(filter(None, (_misfit(function, name, value) for name, value in given.items())), "")
+
+
+def _misfit(function: Callable[..., Any], name: str, value: Any) -> str:
+    """What is wrong with a value for this argument, in words; empty where its annotation allows it."""
+    with suppress(NameError):  # of what is imported for type checkers alone
+        hint = function.__annotations__.get(name, Any)
+        return type_misfit(name, value, eval(hint, function.__globals__) if isinstance(hint, str) else hint)
     return ""
 
 
@@ -177,8 +208,11 @@ def type_misfit(what: str, value: Any, hint: Any) -> str:
         except ValidationError:
             fits = False
         if not fits:
-            wanted = re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(hint))
-            return f"{what} must be {wanted}, got {type(value).__name__} {value!r:.60}"
+            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            wanted = [re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(kind)) for kind in kinds]
+            wanted = " | ".join([*wanted[:FEW_KINDS], *(["..."] if wanted[FEW_KINDS:] else ())])
+            given = "" if value is None else f"{type(value).__name__} "
+            return f"{what} must be {wanted.replace('NoneType', 'None')}, got {given}{value!r:.60}"
     return ""
 
 

@@ -8,6 +8,7 @@ library, so that any part of it may raise them.
 import difflib
 import math
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -218,6 +219,12 @@ def no_such_name(word: str, names: Sequence[str], kind: str, argument: str) -> U
     few = f", which are {', '.join(names)}" if len(names) <= FEW_NAMES else ""
     hint = Hint({argument: guess}) if guess else Hint(drop=[argument])
     return UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
+
+
+def look_at(place: object, *flags: str) -> Hint:
+    """A hint to see what lies at a path: `ls`, and in Python what tells the same."""
+    python = f"os.{'stat' if any('l' in flag for flag in flags) else 'listdir'}({str(place)!r})"
+    return Hint(text=shlex.join(["ls", *flags, str(place)]), python=python)
 
 
 def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...]]:

@@ -29,8 +29,8 @@ import vitrail
 from tests import shared_runs as runs
 from tests.cli.command import ROOT, Answer, Cli
 from tests.shared_runs import stamps
+from vitrail.arguments import guesses
 from vitrail.cli.main import VERBS
-from vitrail.cli.parse import guesses
 
 FILE = Path(__file__).with_name("wrong_commands.txt")
 MOST = 6  # suggestions, one behind the other

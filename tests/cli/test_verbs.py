@@ -27,8 +27,8 @@ from tests.cli.command import (
 )
 from tests.photographs import make_photographs
 from tests.shared_runs import stamps
+from vitrail.arguments import guesses
 from vitrail.cli.main import VERBS
-from vitrail.cli.parse import guesses
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.data import CHANGED

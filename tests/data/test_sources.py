@@ -10,7 +10,7 @@ from vitrail.data import sources
 from vitrail.data.columns import RawDataset
 from vitrail.data.readers.folder import image_files
 from vitrail.data.sources import FORMATS, NAMED, format_of, is_named, overview, read
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, look_at
 
 
 def test_a_path_is_read_by_the_reader_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +72,10 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
     assert str(caught.value.hint) == str(tmp_path / "photos")
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "a" / "b"))
-    assert str(caught.value.hint) == f"ls {tmp_path}"  # the nearest that is there
+    assert caught.value.hint == look_at(tmp_path)  # the nearest that is there
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "nope"))
-    assert str(caught.value.hint) == f"ls {tmp_path}"
+    assert caught.value.hint == look_at(tmp_path)
     monkeypatch.chdir(tmp_path)
     for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
         with pytest.raises(UsageError) as usage:
@@ -85,7 +85,7 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UsageError) as usage:
         read("zzzz")
     assert all(name in usage.value.problem for name in NAMED)
-    assert str(usage.value.hint) == "ls"
+    assert usage.value.hint == look_at(".")
     with pytest.raises(DataError) as caught:
         read("photoz")
     assert str(caught.value.hint) == "photos"

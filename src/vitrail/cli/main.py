@@ -14,9 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.arguments import guesses
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
-from vitrail.cli.parse import DASHES, EXAMPLES, command_of, data_of, guesses, parse
+from vitrail.cli.parse import DASHES, EXAMPLES, command_of, data_of, parse
 from vitrail.data.sources import FEATURES, check_images, check_path, files_of, format_of, is_named, known_format
 from vitrail.errors import (
     DEPTHS,

@@ -26,14 +26,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields
-from functools import cache, reduce
-from importlib.resources import files
+from functools import reduce
 from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.arguments import parse_word
+from vitrail.arguments import guesses, parse_word
 from vitrail.data.sources import is_named
 from vitrail.errors import Hint, UsageError, as_word, check_bounds, nearest, words_inside
 
@@ -69,15 +68,6 @@ EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs":
 EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors"}
 
 DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"  # what a page or a word processor makes of a hyphen
-
-
-@cache
-def guesses(kind: str) -> dict[str, str]:
-    """What people type for verbs, features that are not there, or options, and what each means: `guesses.yaml`."""
-    import yaml  # for what is wrong alone
-
-    table = yaml.safe_load(files("vitrail.cli").joinpath("guesses.yaml").read_text("utf-8")).get(kind, {})
-    return {word: meaning for meaning, words in table.items() for word in words.split()}
 
 
 class _Option:

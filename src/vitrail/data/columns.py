@@ -276,6 +276,7 @@ class Vocabulary(ShortRepr):
         text = canonical(text)
         return text.split(self.separator) if self.separator else list(text)
 
+    @typed
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without begin and end.
 
@@ -297,6 +298,7 @@ class Vocabulary(ShortRepr):
         for text in texts:
             self.encode(text)
 
+    @typed
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, up to the first end; padding and begin are left out.
 

@@ -180,6 +180,7 @@ class Preprocessing:
         mean, std = statistics[:, :, None, None]
         return images.div_(255).sub_(mean).div_(std)
 
+    @typed
     def to_pixels(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
         """The inverse of `normalise`, rounded to values 0..255."""
         mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))

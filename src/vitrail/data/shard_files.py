@@ -232,7 +232,7 @@ def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, 
         return table, splits
 
 
-def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
+def read_split(file: Path, part: ShardPart, where: str, hint: str | Hint) -> tuple[Rows, dict[str, Column]]:
     """Where the images of a split lie, and their columns.
 
     Args:

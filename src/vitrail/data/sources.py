@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from vitrail.arguments import Later, check_kind, typed
-from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, look_at, nearest
 from vitrail.io import PARQUET
 
 if TYPE_CHECKING:
@@ -159,6 +159,10 @@ EXTENSIONS = (
 """The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
 
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
+MAKES_FEATURES = Hint(
+    text="vitrail embed --help  # makes such a file",
+    python="vitrail.embed(model, images, 'features.npz'), which makes such a file",
+)
 METADATA = ("metadata.csv", "metadata.jsonl")  # beside images, in the root or in the folder of a split
 SAID = 100_000  # bytes of a file by which it is known what it says
 FEW = 100  # files of a folder by which it is known what lies there
@@ -399,7 +403,7 @@ def read_images(
     if not next(iter(raw.splits.values())).has_images:
         raise DataError(f"{names[0]} contains texts, but images are wanted", "name images, or a folder or list of them")
     if not any(map(len, raw.splits.values())):  # the first that is not empty is enough: some make their splits
-        raise DataError(f"{names[0]} contains no image", shlex.join(["ls", "-A", names[0]]))
+        raise DataError(f"{names[0]} contains no image", look_at(names[0], "-A"))
     return raw
 
 
@@ -452,9 +456,9 @@ def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
     close = nearest(path.name, names, 0.7)
     if known is not None or (bare and close is None):
         problem = f"there is no {what} here and no data set of that name; the data sets are {', '.join(NAMED)}"
-        return UsageError(problem, Hint(instead={what: known}) if known else "ls")
+        return UsageError(problem, Hint(instead={what: known}) if known else look_at("."))
     too = "" if path.parent.is_dir() else f", and neither does {path.parent}"
     around = next(folder for folder in path.absolute().parents if folder.is_dir())
-    other = "vitrail embed --help  # makes such a file" if path.suffix in FEATURES else shlex.join(["ls", str(around)])
+    other = MAKES_FEATURES if path.suffix in FEATURES else look_at(around)
     hint = Hint(instead={what: str(path.with_name(close))}) if close else other
     return DataError(f"{what} does not exist{too}", hint)

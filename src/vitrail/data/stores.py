@@ -40,7 +40,7 @@ from vitrail.data.images import (
 )
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, RunError, located, some_of
+from vitrail.errors import DataError, RunError, located, look_at, some_of
 from vitrail.io import user_cache, write_file
 
 MOST_INFLATED = 2**30  # bytes of a deflated image: a few may stand for any number
@@ -129,7 +129,7 @@ class EncodedImages(SizedImages):
         try:
             content = bytes_at(path, offset, taken)
         except OSError as error:
-            hint = shlex.join(["ls", "-l", str(path)])
+            hint = look_at(path, "-l")
             raise RunError(f"{path} cannot be read ({error.strerror})", hint) from error
         if not deflated:
             return content

@@ -43,7 +43,7 @@ from vitrail.data.images import Images
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.sources import EXTENSIONS
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, look_at, nearest, some_of
 
 PATH, SPLIT = "path", "split"
 PATHS = (
@@ -237,7 +237,7 @@ def _path_of(table: Listing, usual: Any, stems: Callable[[], Iterable[str]]) -> 
     if likely:
         return likely[0]
     problem = f"{table.name}: no column {PATH}; the columns are {some_of(list(table.columns), 9) or 'none'}"
-    around = shlex.join(["ls", "-A", str(Path(table.name).parent)])
+    around = look_at(Path(table.name).parent, "-A")
     raise DataError(problem, table.first_lines() or (around if Path(table.name).is_file() else "a column of images"))
 
 

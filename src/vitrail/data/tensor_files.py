@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitrail.errors import DataError, byte_size
+from vitrail.errors import DataError, Hint, byte_size
 from vitrail.io import writing
 from vitrail.runtime import free_memory
 
@@ -112,7 +112,7 @@ def seal_of(file: Path) -> str:
         return hashlib.sha256(length + handle.read(int.from_bytes(length, "little"))).hexdigest()[:16]
 
 
-def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
+def read_tensors(file: Path, hint: str | Hint) -> dict[str, Tensor]:
     """The tensors of a safetensors file, every byte checked where the file has a checksum.
 
     They are copies: what happens to the file later does not reach them.

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.data.sources import FEATURES, check_path
+from vitrail.data.sources import FEATURES, MAKES_FEATURES, check_path
 from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.features.poolings import PATCHES
 from vitrail.io import check_table, to_json, writing
@@ -171,8 +171,10 @@ def read_about(path: Path) -> dict[str, Any]:
         DataError: It is damaged, or none that vitrail wrote.
         UsageError: What reads it is missing.
     """
-    check_ending(path)
     check_path(path)
+    if not is_features(path):
+        raise DataError(f"{path} is not a feature file written by vitrail", MAKES_FEATURES)
+    check_ending(path)
     with _damage_in(path):
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:
@@ -182,7 +184,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
             about = json.loads((pq.read_schema(path).metadata or {}).get(KEY, "{}"))
         if dict(about).get("format") != FORMAT:
-            raise DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help")
+            raise DataError(f"{path} is not a feature file written by vitrail", MAKES_FEATURES)
         return about
 
 

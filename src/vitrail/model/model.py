@@ -28,7 +28,7 @@ from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError, check_count, located, some_of
+from vitrail.errors import DataError, UsageError, check_count, check_kinds, located, some_of
 from vitrail.model.familiar import UNLIKE, Noting, is_unlike
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
@@ -95,6 +95,7 @@ class Model:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
+        check_kinds(network=(self.network, nn.Module), task=(self.task, Task))
         config = getattr(self.network, "config", None)
         check_model_fit(config, self.input, self.output)
         if self.background is not None and (problem := background_misfit(self.background, self.preprocessing)):

@@ -40,6 +40,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_kinds, counted, nearest
 from vitrail.text import short_repr
 
@@ -210,6 +211,7 @@ class Record:
         """The places that attended, in the order in which they ran: `("blocks.0", "blocks.1", ...)`."""
         return tuple(place.removesuffix(".") for place in self._attentions)
 
+    @typed
     def attention(self, name: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None) -> Weights:
         """Attention weights of one attention, only for the requested heads and query rows.
 
@@ -223,6 +225,7 @@ class Record:
         """
         return self.kept(name).weights(heads, queries)
 
+    @typed
     def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Weights]:
         """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.
 

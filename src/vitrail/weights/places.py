@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, Hint, UsageError, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, look_at, nearest, some_of
 from vitrail.io import read_json, resume_command
 
 SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
@@ -164,7 +164,7 @@ def missing_weights(path: Path) -> DataError:
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
-    hint = Hint(instead={str(path): str(path.with_name(close))}) if close else f"ls {shlex.quote(str(there))}"
+    hint = Hint(instead={str(path): str(path.with_name(close))}) if close else look_at(there)
     return DataError(f"there is no weights file {path}", hint)
 
 

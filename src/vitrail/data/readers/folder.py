@@ -14,7 +14,7 @@ from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, 
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
-from vitrail.errors import DataError, counted, raised_as, some_of
+from vitrail.errors import DataError, counted, look_at, raised_as, some_of
 
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 LISTS = (".csv", ".tsv", ".jsonl")
@@ -105,7 +105,7 @@ def read_folder(what: str, data_root: Path | None = None, layout: Layout = AS_FO
         DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
     tree = Tree(Path(what).expanduser().resolve())
-    with raised_as(DataError, f"{tree.root} cannot be read", shlex.join(["ls", "-ld", str(tree.root)]), OSError):
+    with raised_as(DataError, f"{tree.root} cannot be read", look_at(tree.root, "-ld"), OSError):
         seen = tree.entries(tree.root)
     lists = [name for name in seen if name.lower().endswith(LISTS)]
     if len(lists) == 1 and {name.lower() for name, is_folder in seen.items() if is_folder} in OF_IMAGES:
@@ -162,7 +162,7 @@ def image_files(folder: Path, tree: Tree | None = None) -> tuple[list[Path], tup
 
 def _unreadable(folder: Path, error: OSError) -> DataError:
     file = str(error.filename or folder)
-    return DataError(f"{file} cannot be read ({error.strerror})", shlex.join(["ls", "-ld", file]))
+    return DataError(f"{file} cannot be read ({error.strerror})", look_at(file, "-ld"))
 
 
 def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:

@@ -32,7 +32,7 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
 from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, divided, find_roles, no_paths, splits_in
-from vitrail.errors import DataError, counted, raised_as, some_of
+from vitrail.errors import DataError, counted, look_at, raised_as, some_of
 from vitrail.text import canonical
 
 SOURCE, TARGET = "source", "target"
@@ -97,7 +97,7 @@ def _decoded(path: Path, tree: Tree) -> tuple[str, list[str]]:
     Raises:
         DataError: It cannot be read, or is no text.
     """
-    with raised_as(DataError, f"{path} cannot be read", shlex.join(["ls", "-l", str(path)]), OSError):
+    with raised_as(DataError, f"{path} cannot be read", look_at(path, "-l"), OSError):
         content = tree.content(path)
     for start, coding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"), (b"", "latin-1")):
         if content.startswith(start) and not (coding == "latin-1" and b"\0" in content):

@@ -40,7 +40,7 @@ from vitrail.data.columns import RawDataset, Samples
 from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, opened_apart
 from vitrail.data.shard_files import Member, Rows, bytes_at, read_split, read_table
 from vitrail.data.sources import PACKING, SHARDS, is_address
-from vitrail.errors import DataError, RunError, UsageError, counted
+from vitrail.errors import DataError, Hint, RunError, UsageError, counted, look_at
 from vitrail.io import WRITING, read_json, user_cache, written
 
 LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable with the most gigabytes of the cache
@@ -77,7 +77,7 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
         store = replace(remote, whole=total <= remote.limit)
     else:
         folder = Path(what).expanduser().resolve()
-        root, store, hint = str(folder), FolderStore(folder), shlex.join(["ls", "-l", str(folder)])
+        root, store, hint = str(folder), FolderStore(folder), look_at(folder, "-l")
         about, parts = read_table(_table(folder, hint), str(folder / SHARDS), hint)
         for shard in (shard for part in parts.values() for shard in part.shards):
             store.check(shard)
@@ -93,7 +93,7 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
     return RawDataset(root, splits, tuple(notes), classes, about.get("split_seed"), about.get("facts", {}))
 
 
-def _table(folder: Path, hint: str) -> bytes:
+def _table(folder: Path, hint: str | Hint) -> bytes:
     """The file that says what lies in a folder; there when all of it is there."""
     try:
         return (folder / SHARDS).read_bytes()
@@ -118,7 +118,7 @@ class FolderStore:
             return bytes_at(path, offset, size)
         except OSError as error:
             problem = f"{path} cannot be read ({error.strerror})"
-            raise RunError(problem, shlex.join(["ls", "-l", str(path)])) from error
+            raise RunError(problem, look_at(path, "-l")) from error
 
     def file(self, member: Member) -> Path:
         """One of the other files."""
@@ -130,7 +130,7 @@ class FolderStore:
         Raises:
             DataError: It is missing, cut short or longer.
         """
-        path, hint = self.root / shard.file, shlex.join(["ls", "-l", str(self.root)])
+        path, hint = self.root / shard.file, look_at(self.root, "-l")
         try:
             size = path.stat().st_size
         except OSError as error:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.arguments import parse_word, typed
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
-from vitrail.text import ShortRepr
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -35,7 +34,7 @@ class Option:
 
 @typed
 @dataclass(frozen=True, repr=False)
-class Method(ShortRepr):
+class Method:
     """A method and what to know before using it.
 
     Attributes:
@@ -70,6 +69,10 @@ class Method(ShortRepr):
     def __post_init__(self) -> None:
         """Take over the name of the function."""
         object.__setattr__(self, "name", self.name or self.function.__name__)
+
+    def __repr__(self) -> str:
+        """In a line, since `METHODS` shows all of them."""
+        return f"<Method {self.name}: {self.summary}>"
 
     def line(self) -> str:
         """Its name, summary and defaults, for a list."""

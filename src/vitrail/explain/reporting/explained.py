@@ -17,6 +17,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.data.images import NamedImage
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
@@ -84,6 +85,7 @@ class ExplainedImage:
         """The verdict on each attribution, in a word or two."""
         return tuple(None if each is None else each.verdict for each in self.trust)
 
+    @typed
     def overlay(self, number: int = 0) -> Image.Image:
         """One of its attributions over the image, as on the page and in its file: pale where no test supports it.
 

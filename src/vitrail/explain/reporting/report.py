@@ -175,6 +175,7 @@ class Report(Sequence[ExplainedImage]):
         about, left_out = short_paths(self.about, 1), [short_paths(words, 1) for words in self.left_out]
         return explanation_page(self.model, images, command, about, rates, left_out, self.made)
 
+    @typed
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
 
