@@ -50,7 +50,6 @@ def test_more_processes_than_there_are_are_refused(cli: Cli, tmp_path: Path) -> 
     for devices in (0, cores() + 1):
         answer = cli(*words(tmp_path / "run"), "--devices", devices)
         assert answer.code == USAGE
-        assert f"1 to {cores()}" in answer.problem
         assert answer.problem.endswith(f"got {devices}")
         assert answer.hint.endswith(f" --devices {cores()}")
     assert not (tmp_path / "run").exists()

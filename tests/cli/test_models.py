@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitrail
-from tests.cli.command import USAGE, Cli, must_be_understood, must_refuse
+from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse
 from tests.shared_runs import run_of
 from vitrail.nn.cost import flops, layers
 
@@ -32,12 +32,10 @@ def test_other_sizes_are_not_for_a_folder(cli: Cli) -> None:
     must_refuse(cli("models", run_of("sort-digits"), "--image-size", 32), USAGE, "--image-size")
 
 
-@pytest.mark.parametrize("name", ["plain.h5", "a_folder_that_is_not_there"])
-def test_what_is_no_size_is_not_called_one(
-    name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_size_is_not_called_one(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.h5").write_bytes(b"HDF")
-    answer = cli("models", name)
-    must_refuse(answer, USAGE, name)
+    must_refuse(cli("models", "plain.h5"), DATA, "plain.h5")
+    answer = cli("models", "a_folder_that_is_not_there")
+    must_refuse(answer, USAGE, "a_folder_that_is_not_there")
     must_be_understood(shlex.split(answer.hint)[1:])
