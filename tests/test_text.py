@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import number, percent, percent_in_words, plural, short_paths, times_words
+from vitrail.text import number, percent, percent_in_words, plural, rounded, short_paths, times_words
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,11 @@ def test_odds_are_never_rounded_up_to_a_limit() -> None:
         *("0.3 times", "1.0 times", "9.9 times", "over a million times", "over a million times"),
     ]
     assert "nan" not in times_words(math.nan)
+
+
+def test_a_number_has_the_digits_that_its_interval_leaves() -> None:
+    told = [(87.86, 28.98), (87.86, 9.98), (0.12345, 0.031), (-1234.56, 290.0), (-0.01, 3.0), (87.86, None)]
+    assert [rounded(*each) for each in told] == ["88", "87.9", "0.123", "−1\u202f235", "0.0", "87.86"]
 
 
 def test_numbers() -> None:

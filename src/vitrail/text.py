@@ -109,6 +109,14 @@ def number(value: float | int | None, digits: int = 4) -> str:
     return shown.replace("-", "−")
 
 
+def rounded(value: float, half_width: float | None) -> str:
+    """A number with the digits that its interval leaves it: of half the width two, none behind the point from 10 on."""
+    if half_width is None or not 0 < half_width < math.inf:
+        return number(value)
+    places = max(0, 1 - math.floor(math.log10(half_width)))
+    return f"{round(value, places) + 0.0:,.{places}f}".replace(",", "\u202f").replace("-", "−")
+
+
 def plural(count: int, noun: str) -> str:
     """`1 image`, `2 images`."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from vitrail.pages.views import ReplacedView
 from vitrail.text import percent_in_words, times_words
 
 GRIDS = ((1, 9), (4, 4), (7, 5), (14, 14))
-KINDS = ("class", "class", "other", "contrast", "number", "similarity", "labels")
+KINDS = ("class", "class", "other", "contrast", "number", "similarity", "labels", "data")
 
 
 def one(draw: np.random.Generator) -> ImageView:
@@ -28,6 +29,9 @@ def one(draw: np.random.Generator) -> ImageView:
     compared = surrogates or composites
     reached = int(draw.integers(compared)) if draw.random() < 0.3 else int(draw.integers(1 + compared // 40))
     least, effect = (0.25, draw.uniform(0, 0.6)) if is_cosine else (math.log(10), draw.uniform(-1, 12))
+    is_data, lowers = kind == "data", kind == "data" and bool(draw.random() < 0.5)
+    least, effect = (draw.uniform(0.02, 90), draw.uniform(0, 300)) if is_data else (least, effect)
+    unit = "cosine" if is_cosine else "data" if is_data else "nats"
     maps = int(draw.choice([24, 49]))
     faithful = None if draw.random() < 0.1 else (1 + int(draw.integers(12) ** 2 // 9)) / (1 + maps)
     score, at_random = sorted(draw.uniform(-0.2, 4, 2), reverse=faithful is None or faithful < 0.3)
@@ -40,14 +44,14 @@ def one(draw: np.random.Generator) -> ImageView:
         "surrogates" if surrogates else "composites",
         effect if has_scale else None,
         least if has_scale else None,
-        "cosine" if is_cosine else "nats" if has_scale else None,
+        unit if has_scale else None,
         score - at_random,
     )
     values, before = draw.random(GRIDS[draw.integers(len(GRIDS))]), draw.random()
     count = max(1, values.size // 4)
     chance = draw.uniform(0, 1)
     after = chance * draw.random() if draw.random() < 0.7 else chance * 0.99
-    is_probability = kind not in ("number", "similarity")
+    is_probability = kind not in ("number", "similarity", "data")
     tested = word != "cannot tell" or draw.random() < 0.5
     trust = TrustView(
         verdict=word,
@@ -60,7 +64,7 @@ def one(draw: np.random.Generator) -> ImageView:
         evidence=p,
         effect=effect if has_scale else None,
         minimum_effect=least if has_scale else None,
-        effect_unit="cosine" if is_cosine else "nats",
+        effect_unit=unit,
         faithful=faithful,
         random_maps=maps,
         passes=175,
@@ -78,13 +82,19 @@ def one(draw: np.random.Generator) -> ImageView:
     order = values.ravel().argsort().argsort().reshape(values.shape)
     masks = order >= values.size - count, order < count
     pieces = np.zeros((*values.shape, 4), np.uint8)
-    pair = tuple(ReplacedView(m, pieces, v, v) for m, v in zip(masks, (after, chance), strict=True))
-    function = {"number": "number", "similarity": "similarity"}.get(kind)
+    values_of = [400 - 300 * each if lowers else 300 * each for each in (after, chance)] if is_data else (after, chance)
+    pair = tuple(ReplacedView(m, pieces, v, v) for m, v in zip(masks, values_of, strict=True))
+    function = {"number": "number", "similarity": "similarity", "data": "number"}.get(kind)
     view = AttributionView(
         "m",
         "M",
-        {"other": "second", "number": "amount", "similarity": "likeness"}.get(kind, "first"),
-        2.0,
+        {
+            "other": "second",
+            "number": "amount",
+            "similarity": "likeness",
+            "data": "-amount" if lowers else "amount",
+        }.get(kind, "first"),
+        draw.uniform(-300, 300) if is_data else 2.0,
         values,
         False,
         True,
@@ -92,9 +102,11 @@ def one(draw: np.random.Generator) -> ImageView:
         function=function,
         trust=trust,
         replaced=pair if tested else None,
+        in_data=200.0 if is_data else None,
     )
     top = [("first", before), ("second", 0.1)] if is_probability and kind != "labels" else []
-    explained = ImageView("a.png", samples.an_image(), None, top, [view], "" if top else "words")
+    limits = {"first": draw.random()} if kind == "labels" and draw.random() < 0.7 else {}
+    explained = ImageView("a.png", samples.an_image(), None, top, [view], "" if top else "words", limits=limits)
     return dataclasses.replace(explained, summary=summary_of(explained))
 
 
@@ -105,7 +117,12 @@ def images() -> list[ImageView]:
 
 
 def figures(text: str) -> list[str]:
-    return re.findall(r"(?:over |under )?-?\d[\d,]*(?:\.\d+)?(?: %| times)?|over a million times|\bnone\b", text)
+    return re.findall(r"(?:over |under )?-?\d(?:[\d,]*\d)?(?:\.\d+)?(?: %| times)?|over a million times|\bnone\b", text)
+
+
+def shortened(value: float, half: float) -> str:
+    """With as many decimals as two digits of half the width of its interval have."""
+    return f"{value:.{max(0, 1 - math.floor(math.log10(half)))}f}"
 
 
 def wanted(explained: ImageView) -> list[str]:
@@ -118,6 +135,9 @@ def wanted(explained: ImageView) -> list[str]:
     if trust.before is not None and (view.contrast or view.target != explained.predicted):
         in_answer = [p for name, p in explained.top if name == view.target and not view.contrast]
         named.append(percent_in_words(*in_answer or [trust.before]))
+        named += [percent_in_words(limit) for name, limit in explained.limits.items() if name == view.target]
+    if view.in_data is not None:
+        named.append(shortened(abs(view.logit), trust.minimum_effect))
     if trust.verdict == "cannot tell":
         if trust.evidence is None:
             return named
@@ -127,13 +147,21 @@ def wanted(explained: ImageView) -> list[str]:
             return [*named, str(count), *(percent_in_words(each / count) if each else "none" for each in both)]
         if trust.effect is not None and trust.minimum_effect is not None and trust.effect < trust.minimum_effect:
             write = "{:.2f}".format if trust.effect_unit == "cosine" else times_words
+            if trust.effect_unit == "data":
+                write = partial(shortened, half=trust.minimum_effect)
             return [*named, write(trust.effect), write(trust.minimum_effect)]
         return named
     as_good = [str(round(trust.faithful * (1 + trust.random_maps)) - 1), str(trust.random_maps)]
     if trust.verdict == "no better than random":
         return named + as_good
-    shown = [percent_in_words(each) for each in (trust.masked, trust.masked_random)] if trust.before is not None else []
-    if len({*shown}) == 2 and trust.masked_random > trust.masked:
+    shown = [percent_in_words(each) for each in (trust.masked, trust.masked_random)]
+    if trust.before is None:
+        pair = [each.value for each in view.replaced or ()]
+        half = trust.minimum_effect if view.in_data is not None else 0.1
+        while view.in_data is None and half > 1e-4 and len({shortened(v, half) for v in pair}) < 2:
+            half /= 10
+        shown = [shortened(v, half) for v in pair]
+    if view.replaced is not None and len({*shown}) == 2 and trust.masked_random > trust.masked:
         count = [str(trust.patches)] if trust.patches > 1 else []
         named += [*count, shown[0], *count, shown[1]]
     else:

@@ -115,6 +115,33 @@ def test_the_class_that_a_map_is_held_against_in_one_line():
         assert ("(one_for_all)" in text_of(page)) is named, "a contrast cannot be explained by it"
 
 
+def test_of_several_labels_each_stands_beside_its_threshold_and_what_is_left_out_is_counted():
+    tested = dataclasses.replace(samples.attributions()[0], target="car", contrast=None)
+    sure = Sureness(0.4, 0.6, 21, 40, (0.375, 0.671), "report", of="label")
+    car = ImageView(
+        "a.png", samples.an_image(), "car, cup", [("car", 0.456), ("cup", 0.137)], [tested], "car, bus",
+        summary=("First.", "Second."), limits={"car": 0.093, "cup": 0.229}, beside=BesideView(sureness=sure),
+    )  # fmt: skip
+    one = dataclasses.replace(car, labels=(car, car), unexplained=3)
+    for page in (one, dataclasses.replace(car, unexplained=3)):
+        shown = text_of(explanation_page("m", [page])).replace("\u00a0", " ")
+        assert shown.index("First.") < shown.index("45.6 %"), "the answer in words stands before the bars"
+        for each in (
+            "said from 9.3 %",
+            "said from 22.9 %",
+            "3 more are",
+            "40 times",
+            "21 times",
+            "52.5 %",
+        ):
+            assert each in shown, each
+    blank = dataclasses.replace(tested, values=np.zeros((0, 0)), half=None, replaced=None)
+    bare = dataclasses.replace(car, attributions=[blank], unexplained=0)
+    folded = explanation_page("m", [dataclasses.replace(bare, labels=(bare, bare))])
+    assert "Second." in text_of(folded)
+    assert "Second." not in " ".join(Unfolded(folded).text), "one line for all labels without evidence"
+
+
 class Unfolded(Structure):
     """The text that is seen while every fold is closed."""
 

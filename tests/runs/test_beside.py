@@ -24,7 +24,7 @@ from vitrail.features.similar import EMBEDDED, evenly_by_class
 from vitrail.model import Model
 from vitrail.nn import features
 from vitrail.pages.views import BesideView
-from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, sureness
+from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, nearness, sureness
 from vitrail.runs.data import Run
 from vitrail.tasks import Result
 from vitrail.tasks.classify import ACCURACY
@@ -66,6 +66,30 @@ def test_ranges_beside_it_are_added_until_there_are_enough(p: float, low: float,
     learnt = {"images": found.images, "of": found.images}
     notes = {sureness({"split": "test", "calibration": rows, "trained_on": each}, p).note for each in ({}, learnt)}
     assert len(notes) == 2
+
+
+def test_of_labels_each_counts_by_itself_and_a_number_is_right_within_its_interval() -> None:
+    """The files are those that evaluations of labels and of numbers write; what is not known is not made up."""
+    ends = [(n / 15, (n + 1) / 15) for n in range(3)]
+    keys = ("from", "to", "answers", "sureness", "right")
+    ranges = [
+        dict(zip(keys, (*end, n, 0.1, k / n), strict=True))
+        for end, n, k in zip(ends, (80, 20, 12), (3, 5, 9), strict=True)
+    ]
+    labels = {"split": "report", "per_label": [], "calibration": [], "calibration_error": {"ranges": ranges}}
+    found = sureness(labels, 0.1)  # 20 are too few: with those on both sides
+    assert (found.low, found.high, found.right, found.images, found.of) == (0, 0.2, 17, 112, "label")
+    assert found.interval == wilson_interval(17, 112)
+    assert sureness(labels, 0.05).images == 80
+    assert sureness({**labels, "calibration_error": None}, 0.1) is None
+    rows = [
+        {"name": "a", "images": 9, "mae": 2.0, "inside": None},
+        {"name": "b", "images": 60, "mae": 11.6, "inside": 0.9},
+    ]
+    numbers = {"split": "test", "numbers": rows, "trained_on": {"images": 60}}
+    found = nearness(numbers, "b")
+    assert (found.right, found.images, found.off, found.of, bool(found.note)) == (54, 60, 11.6, "number", True)
+    assert nearness(numbers, "a") is nearness(numbers, "c") is nearness(labels, "b") is None
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from vitrail.pages.trust import (
 from vitrail.pages.views import AttributionView, ImageView
 from vitrail.runs.beside import AUTO, TrainingImages
 from vitrail.runs.data import open_for, open_run
-from vitrail.text import number, percent
+from vitrail.text import percent
 
 ASKING = "looking for evidence in each image"  # before any map is made
 WAITING = "computing and testing maps; --no-trust skips the tests"
@@ -261,7 +261,7 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
     else:
         row = (one.name, one.view.predicted, "" if one.view.answer else percent(answer.top[0][1]))
         label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
-    said = list[str]()
+    said = [one.view.left] if one.view.left else []
     for part in one.view.by_label:
         said += _plain_words(part) or [
             " ".join([each.sentence, *short_words(each)[1:]]) for each in tests_of(part.attributions)
@@ -283,13 +283,13 @@ def _number_words(view: AttributionView) -> str:
     """The number that is explained, one of the data beside the mean of training."""
     if view.in_data is None:
         return f"{view.target}: {view.logit:.4g}"
-    return f"{view.named}: {number(view.in_data)}, {view.beside_mean}"
+    return f"{view.named}: {view.write(view.in_data)}, {view.beside_mean}"
 
 
 def _plain_words(view: ImageView) -> list[str]:
-    """What the summary says of maps of which none can be trusted; the page and JSON have the numbers."""
+    """What the summary says of maps of which none can be trusted, but for what follows; the page has all."""
     verdicts = {each.verdict for each in tests_of(view.attributions)}
-    return [f"{verdicts.pop()}: {' '.join(view.summary[1:])}"] if verdicts == {"cannot tell"} else []
+    return [f"{verdicts.pop()}: {' '.join(view.summary[1:-1])}"] if verdicts == {"cannot tell"} else []
 
 
 def _print_all(found: Report, model: Model, options: Explain) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
 
 from vitrail.pages.chart import Chart
-from vitrail.text import ShortRepr, number, percent
+from vitrail.text import ShortRepr, number, percent, rounded
 
 RunState = Literal["running", "finished", "stopped", "untrained"]
 Function = Literal["similarity", "number", "token"]
@@ -202,7 +202,13 @@ class AttributionView(ShortRepr):
     def beside_mean(self) -> str:
         """How far a number of the data lies on which side of the mean of training, in words."""
         above = (self.logit >= 0) != self.lowers
-        return f"{number(abs(self.logit), 3)} {'above' if above else 'below'} the mean of training"
+        return f"{self.write(abs(self.logit))} {'above' if above else 'below'} the average in training"
+
+    def write(self, value: float) -> str:
+        """A value of what is explained that is no probability; of data with the digits that its interval leaves."""
+        if self.in_data is None:
+            return number(value, 3)
+        return rounded(value, None if self.trust is None else self.trust.minimum_effect)
 
     @property
     def pale(self) -> bool:
@@ -240,6 +246,8 @@ class Sureness:
         interval: The 95 % interval (Wilson) of the fraction that is right.
         split: What the samples are called.
         note: What else to know of them; may be empty.
+        of: What each of them is: an image, a label of an image, or a number, which is right within its interval.
+        off: Of numbers the mean absolute error.
     """
 
     low: float
@@ -249,6 +257,8 @@ class Sureness:
     interval: tuple[float, float]
     split: str
     note: str = ""
+    of: Literal["image", "label", "number"] = "image"
+    off: float | None = None
 
 
 @dataclass(frozen=True)
@@ -302,6 +312,8 @@ class ImageView(ShortRepr):
         beside: What else to know of the answer.
         summary: What the first of its maps shows and what not, in plain sentences; empty where nothing is to be said.
         labels: Where several labels are explained, the same for each by itself; else empty.
+        limits: From which probability on each label is predicted; empty where an answer is the likeliest class.
+        unexplained: How many labels are predicted of it and not explained.
     """
 
     name: str
@@ -314,6 +326,14 @@ class ImageView(ShortRepr):
     beside: BesideView = BesideView()
     summary: tuple[str, ...] = ()
     labels: tuple["ImageView", ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    unexplained: int = 0
+
+    @property
+    def left(self) -> str:
+        """That labels are not explained, in a sentence; empty where all are."""
+        more = f"{self.unexplained} more {'is' if self.unexplained == 1 else 'are'} not explained here"
+        return f"Of these labels {more}; --top-labels all explains all." if self.unexplained else ""
 
     @property
     def by_label(self) -> tuple["ImageView", ...]:

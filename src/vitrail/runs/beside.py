@@ -55,10 +55,20 @@ class RunKnowledge:
         self.evaluation, self.halves = found if is_own else {}, run.facts.get("halves")
         self.trained, self.evaluated = TrainedOn(run.trained_on), TrainedOn(run.contents.get(EVALUATED, no_contents(0)))
 
-    def beside(self, fingerprint: str, top: Sequence[tuple[str, float]], bump: float | None = None) -> BesideView:
-        """What to know of an answer besides its maps; arguments are those of `BesideView` and `ImageView`."""
+    def beside(
+        self, fingerprint: str, top: Sequence[tuple[str, float]], bump: float | None = None, named: str = ""
+    ) -> BesideView:
+        """What to know of an answer besides its maps; arguments are those of `BesideView` and `ImageView`.
+
+        Args:
+            fingerprint: Of the image.
+            top: Of its answer; of one label of several the label alone.
+            bump: The drop of one.
+            named: The number that is explained, where it is one of the data.
+        """
         own = of_hashes([bytes.fromhex(fingerprint)])
         sure = sureness(self.evaluation, top[0][1], self.halves) if top else None
+        sure = nearness(self.evaluation, named, self.halves) if sure is None else sure
         learnt = bool(self.trained.has(own)[0])
         if sure is not None and not learnt and self.evaluated.has(own)[0]:  # the figure is of images not learnt
             sure = replace(sure, note=f"{sure.note} This very image is one of those evaluated.".strip())
@@ -126,8 +136,8 @@ class TrainingImages:
         except (DataError, UsageError, OSError):  # of a reader of one's own, too
             self.words = "No training image is shown, since they are not at hand."
             return
-        of = f"{len(self.known.features)} of its {counted(count, 'training image')}"
-        self.words = f"among {of}, taken evenly from all classes"
+        some = "" if len(self.known.features) == count else f"{len(self.known.features)}, spread evenly, of "
+        self.words = f"among {some}its {counted(count, 'training image')}"
 
 
 def _features_of(raw: RawDataset, model: Model, progress: Progress) -> FeatureSet:
@@ -146,21 +156,48 @@ def _features_of(raw: RawDataset, model: Model, progress: Progress) -> FeatureSe
 def sureness(evaluation: Mapping[str, Any], probability: float, halves: Any = None) -> Sureness | None:
     """How often a model was right when it was about this sure; None where that is not known.
 
-    Of the ranges that it counts, the one of this probability, and those beside it until there are 30 answers.
+    Of the ranges that it counts, the one of this probability, and those beside it until there are 30 answers. Where an
+    image may have several labels, an answer is one label of one image.
 
     Args:
         evaluation: Content of `evaluation.json`.
         probability: Of the answer.
         halves: The cut in `data.json`.
     """
-    rows = evaluation.get("calibration") or [{"from": 0, "to": 1, "images": 0, "right": 0}]
+    rows, by_label = evaluation.get("calibration"), "per_label" in evaluation
+    if by_label:
+        ranges = (evaluation.get("calibration_error") or {}).get("ranges", ())
+        rows = [{**row, "images": row["answers"], "right": round(row["right"] * row["answers"])} for row in ranges]
+    rows = rows or [{"from": 0, "to": 1, "images": 0, "right": 0}]
     first = last = sum(row["from"] <= probability for row in rows) - 1
     while sum(row["images"] for row in rows[first : last + 1]) < LEAST and last - first + 1 < len(rows):
         first, last = max(0, first - 1), min(len(rows) - 1, last + 1)
     images, right = (sum(row[name] for row in rows[first : last + 1]) for name in ("images", "right"))
     if not images:
         return None
-    learnt, note = evaluation.get("trained_on", {}).get("images"), chosen_words(evaluation["split"], halves)
-    note = "The model was trained on these images, so this says nothing about others." if learnt == images else note
-    ends = rows[first]["from"], rows[last]["to"]
-    return Sureness(*ends, right, images, wilson_interval(right, images), evaluation["split"], note)
+    ends, own = (rows[first]["from"], rows[last]["to"]), (evaluation["split"], _note(evaluation, images, halves))
+    return Sureness(*ends, right, images, wilson_interval(right, images), *own, "label" if by_label else "image")
+
+
+def nearness(evaluation: Mapping[str, Any], named: str, halves: Any = None) -> Sureness | None:
+    """How often a number lay within its interval, and how far off it was; None where that is not known.
+
+    Args:
+        evaluation: Content of `evaluation.json`.
+        named: The number.
+        halves: The cut in `data.json`.
+    """
+    row = next((each for each in evaluation.get("numbers", ()) if each["name"] == named), {})
+    if row.get("inside") is None:
+        return None
+    images, right = row["images"], round(row["inside"] * row["images"])
+    own = evaluation["split"], _note(evaluation, images, halves)
+    return Sureness(0.0, 1.0, right, images, wilson_interval(right, images), *own, "number", row["mae"])
+
+
+def _note(evaluation: Mapping[str, Any], images: int, halves: Any) -> str:
+    """What else to know of a figure of so many images."""
+    learnt = evaluation.get("trained_on", {}).get("images")
+    if learnt == images:
+        return "The model was trained on these images, so this says nothing about others."
+    return chosen_words(evaluation["split"], halves)

@@ -120,6 +120,7 @@ class Codec(ABC):
             split `on` that did not choose the network, if there are enough; in words its `calibrated`.
         predicted: (outputs, most) -> the outputs that each answer names, the most probable first, at most so many; each
             is explained by itself.
+        limits: (v), from which probability on each output is predicted, where each is by itself.
         choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
     """
 
@@ -144,6 +145,7 @@ class Codec(ABC):
     settle: Any = None
     calibrate: Any = None
     predicted: Any = None
+    limits: Any = None
     choose: Any = None
 
     @property

@@ -194,7 +194,7 @@ class MultiLabels(ShortRepr, Codec):
         return (outputs / self.temperature).sigmoid()
 
     @property
-    def limits(self) -> Float[Tensor, " v"]:
+    def limits(self) -> Float[Tensor, " v"]:  # pyrefly: ignore[bad-override]
         """The thresholds, as probabilities."""
         return torch.tensor(self.thresholds or (EVEN,) * self.outputs, dtype=torch.float64)
 

@@ -46,7 +46,7 @@ from vitrail.tasks.task import (
     at_least_fp32,
     expect_codec,
 )
-from vitrail.text import ShortRepr, canonical_texts, number, percent
+from vitrail.text import ShortRepr, canonical_texts, number, percent, percent_in_words, rounded
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -102,7 +102,9 @@ class NumberPrediction(ShortRepr):
 
     def sentence(self) -> str:
         """The numbers with their intervals."""
-        return ", ".join(f"{name} {words}" for name, words in zip(self.values, self.cells()[1:], strict=True))
+        sure = f"{percent_in_words(self.coverage)} sure: "
+        each = zip(self.values, self._written(), strict=True)
+        return ", ".join(f"{name} {value}{f' ({sure}{ends})' if ends else ''}" for name, (value, ends) in each)
 
     def brief(self) -> dict[str, Any]:
         """The numbers."""
@@ -110,13 +112,14 @@ class NumberPrediction(ShortRepr):
 
     def cells(self) -> tuple[str, ...]:
         """Each number, and its interval."""
-        return self.name, *(
-            number(value)
-            + (f" ({number(self.intervals[name][0])} to {number(self.intervals[name][1])})") * (name in self.intervals)
-            if name in self.intervals
-            else number(value)
-            for name, value in self.values.items()
-        )
+        return self.name, *(f"{value} ({ends})" if ends else value for value, ends in self._written())
+
+    def _written(self) -> list[tuple[str, str]]:
+        """Each number, and its interval or nothing."""
+        each = [(value, *self.intervals.get(name, ())) for name, value in self.values.items()]
+        halves = [(ends[1] - ends[0]) / 2 if ends else None for _, *ends in each]
+        rows = [[rounded(value, half) for value in row] for row, half in zip(each, halves, strict=True)]
+        return [(value, " to ".join(ends)) for value, *ends in rows]
 
     def row(self) -> dict[str, Any]:
         """File, each number, and the ends of its interval."""

@@ -208,7 +208,6 @@ def settle_output(model: Model, prepared: Prepared, by_folds: Mapping[str, Any] 
     if output.settle is not None:
         found = read(held_out)
         output = output.settle(*found)
-        prepared.listen(f"{counted(len(held_out), 'image')} of {split.split} decide: {output.settled}")
     if prepared.calibrates:
         on, batches = prepared.calibrating
         if by_folds and len(batches) < FOR_SETS:
@@ -220,6 +219,8 @@ def settle_output(model: Model, prepared: Prepared, by_folds: Mapping[str, Any] 
         chose = ", which also chose the model" if on.split == split.split and prepared.selects else ""
         reported = ", which are also reported on" if on.split == prepared.final[0].split else ""
         prepared.listen(f"{counted(len(batches), 'image')} of {on.split}{chose or reported}: {output.calibrated}")
+    if output.settle is not None:  # in probabilities, which a calibration moves
+        prepared.listen(f"{counted(len(held_out), 'image')} of {split.split} decide: {output.settled}")
     return replace(model, output=output)
 
 

@@ -277,14 +277,20 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             logits = plan.answering.network.readout(batch.first.tokens)
         named = answers_of(plan.answering, logits, inputs)
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
+    every: Sequence[Sequence[int]] = [()] * len(inputs)
+    if plan.top_labels is not None:
+        every = model.output.predicted(batch.first.logits, model.output.outputs)
+    limits = dict[str, float]()
+    if plan.answering is None and model.output.limits is not None:
+        limits = dict(zip(model.output.names, model.output.limits.tolist(), strict=True))
     found, at_once, images = dict[int, ExplainedImage](), plan.at_a_time, [*dict.fromkeys(batch.of)]
     # on a processor the tests of one image at a time take as long, and by the first one the time left is known
     alone = [[row for row, of in enumerate(batch.of) if of == image] for image in images]
     groups = (
         alone if batch.test is not None and model.device.type == "cpu" else [[row for rows in alone for row in rows]]
     )
-    every = [[row for row in rows if (row in batch.mapped) == drawn] for rows in groups for drawn in (True, False)]
-    for rows in (some[begin : begin + at_once] for some in every for begin in range(0, len(some), at_once)):
+    split = [[row for row in rows if (row in batch.mapped) == drawn] for rows in groups for drawn in (True, False)]
+    for rows in (some[begin : begin + at_once] for some in split for begin in range(0, len(some), at_once)):
         drawn = rows[0] in batch.mapped
         compared = batch.compare(rows, drawn)
         parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
@@ -297,8 +303,14 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             elif batch.first.sinks is not None:
                 views = [replace(each, sinks=batch.first.sinks.anywhere[row].cpu().numpy()) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
-            shown, beside = _array(batch.pixels[row]), plan.run.beside(one.fingerprint, label.top, bump)
+            known, target, sure = dict(label.top), views[0].target, label.top
+            if limits:  # of several labels each is right or wrong by itself
+                before = known.get(target, views[0].trust and views[0].trust.before)
+                sure = [] if before is None else [(target, before)]
+            beside = plan.run.beside(one.fingerprint, sure, bump, views[0].named)
+            shown, said = _array(batch.pixels[row]), {name: limits[name] for name in (*known, target) if name in limits}
             view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
+            view = replace(view, limits=said, unexplained=max(0, len(every[row]) - (plan.top_labels or 0)))
             maps = tuple(each[place] for each in compared.attributions) if drawn else ()
             found[row] = ExplainedImage(answer, label, maps, replace(view, summary=summary_of(view)))
         while images and all(row in found for row, of in enumerate(batch.of) if of == images[0]):

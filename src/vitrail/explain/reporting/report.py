@@ -124,9 +124,17 @@ class Report(Sequence[ExplainedImage]):
         for first in {view.method: view for view in every}.values():
             own = [(view.target, view.trust) for view in every if view.method == first.method and view.trust]
             pairs = [(target, trust.verdict) for target, trust in own]
-            targets = dict.fromkeys(target for target, _ in pairs)
+            targets = {
+                view.target: f"{view.named}, why so {'low' if view.lowers else 'high'}"
+                if view.in_data is not None
+                else ""
+                for view in every
+            }
             bounded = all(each.evidence and each.minimum_effect is None for _, each in own)
-            classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
+            classes = [
+                rates(name, [verdict for target, verdict in pairs if target == name], title=title)
+                for name, title in targets.items()
+            ]
             classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
             found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
         return tuple(found)

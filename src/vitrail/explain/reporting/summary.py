@@ -14,7 +14,7 @@ from vitrail.explain.evidence import EVIDENCE
 from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.verdict import VISIBLE, write_apart
 from vitrail.pages.views import AttributionView, ImageView, TrustView
-from vitrail.text import number, percent_in_words, times_words
+from vitrail.text import percent_in_words, times_words
 
 LOOKED = "The maps show where it looked for each word; whether that mattered was not tested."
 RIGHT = "This does not say that the prediction is right."
@@ -55,17 +55,20 @@ def summary_of(explained: ImageView) -> tuple[str, ...]:
     if sure and view.explains == "class" and view.target == said:
         return answer, *_tested(explained, view)
     if view.in_data is not None:
-        why = f"why it lies {view.beside_mean}"
+        why = f"why “{view.named}” lies {view.beside_mean}"
         if view.logit < 0:  # on the other side than the one that is explained
-            why = f"what {'lowers' if view.lowers else 'raises'} it; it lies {view.beside_mean}"
-        return answer, f"Of “{view.named}” it is explained {why}.", *_tested(explained, view)
+            why = f"what {'lowers' if view.lowers else 'raises'} “{view.named}”, which lies {view.beside_mean}"
+        return answer, f"Explained: {why}.", *_tested(explained, view)
     named = view.target if view.function is not None else f"“{view.target}”"
     against = "" if view.contrast is None else f", not “{view.contrast}”"
     before = explained.sure_of(view)
     if explained.answer and view.explains == "class" and before is not None:  # one of several labels
         most = BELOW in view.notes
-        about = f"The most probable is {named}, {{}}." if most else f"Of {named} it is {{}} sure."
-        return answer, about.format(percent_in_words(before)), *_tested(explained, view)
+        words = percent_in_words(before)
+        about = f"The most probable is {named}, {words}" if most else f"Of {named} it is {words} sure"
+        limit = explained.limits.get(view.target)
+        says = "" if limit is None else f"; {percent_in_words(limit)} is {'needed' if most else 'enough'}"
+        return answer, f"{about}{says}.", *_tested(explained, view)
     sure = "" if before is None else f" ({percent_in_words(before)}{' of the two' if against else ''})"
     return answer, f"Asked: {named}{against}{sure}.", *_tested(explained, view)
 
@@ -101,17 +104,22 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
 
 
 def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
-    """What replacing the decisive parts does, beside random ones: to the probability, as pictures show it.
+    """What replacing the decisive parts does, beside random ones: to the probability or number, as pictures show it.
 
-    To the mean score of the test where no probability is lower for these parts.
+    To the mean score of the test where that is no lower for these parts.
     """
-    if view.replaced is not None and trust.before is not None:
+    if view.replaced is not None:
         own, random = view.replaced
-        count, (after, chance) = int(own.mask.sum()), (percent_in_words(each.value) for each in (own, random))
-        if random.value > own.value and after != chance:
+        count, ends = int(own.mask.sum()), (own.value, random.value)
+        after, chance = (
+            write_apart(each, *ends, least=2) if view.in_data is None else view.write(each) for each in ends
+        )
+        if trust.before is not None:
+            after, chance = map(percent_in_words, ends)
+        if (own.value > random.value if view.lowers else random.value > own.value) and after != chance:
             parts, others = ("the most decisive of all", "a random one")
             if count > 1:
-                parts, others = f"the {count} most decisive parts", f"{count} random ones"
+                parts, others = f"the {count} decisive parts", f"{count} random ones"
             return f"replacing {parts} takes {name} to {after}, {others} to {chance}"
     drops = trust.score or 0.0, trust.random_mean or 0.0
     lost, at_random = (write_apart(each, *drops, least=2 if trust.before is None else 1) for each in drops)
@@ -133,7 +141,7 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         other = "some answer" if is_top else "answers at the same place of their list"
         kind = "noise in its colours" if trust.surrogates else PIECES
         found = f"{same} have it as high" if view.function is not None else f"{same} speak as strongly for {name}"
-        found = f"{same} reach as far" if view.in_data is not None else found
+        found = f"{same} give a number that stands out as much" if view.in_data is not None else found
         if trust.reached != trust.reached_itself:
             found = f"{some} speak as strongly for {other}, {same} for {name}"
         return f"of {count} images of {kind}, {found}"
@@ -143,7 +151,7 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
     if trust.effect_unit == "cosine":
         return f"it is only {effect:.2f} more similar than {PIECES}, and {least:.2f} is needed"
     if trust.effect_unit == "data":
-        return f"it is only {number(effect, 3)} beyond {PIECES}, and {number(least, 3)} is needed"
+        return f"it is only {view.write(effect)} beyond {PIECES}, and {view.write(least)} is needed"
     return f"the odds of {name} are only {times_words(effect)} those with {PIECES}, and {times_words(least)} is needed"
 
 
