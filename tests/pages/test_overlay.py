@@ -11,6 +11,7 @@ from tests.pages.shown import macro
 from vitrail.pages.colour import (
     STRENGTH,
     VEIL,
+    grey_below,
     grey_value,
     overlay_pixels,
     patch_colours,
@@ -41,7 +42,7 @@ def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colo
     image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     overlay = overlay_pixels(image, values, signed)
     assert overlay.shape == (height, width, 3)
-    base = grey_value(image)
+    base = grey_below(image)
     if value_range(values, signed).flat:
         np.testing.assert_array_equal(overlay, np.repeat(base[..., None], 3, 2))
         return
@@ -84,6 +85,23 @@ def test_a_line_runs_wherever_inside_meets_outside_and_nowhere_else(mask):
             if ((row, column) in inside) != ((row, column - 1) in inside):
                 expected.add((x, y, "v", "10"))
     assert edges == expected
+
+
+def test_below_a_map_a_dark_or_blue_image_can_be_seen_and_a_light_one_stays():
+    draw = np.random.default_rng(0)
+    spots = (draw.random((64, 64, 1)) < 0.1) * np.array([0, 0, 200], np.uint8)  # cells in blue: 23 of 255 in grey
+    dark = draw.integers(0, 20, (64, 64), dtype=np.uint8)
+    dusk = np.where(draw.random((64, 64)) < 0.05, 255, dark).astype(np.uint8)
+    for image in (spots.astype(np.uint8), dark, dusk):
+        grey, below = grey_value(image).astype(int), grey_below(image).astype(int)
+        order = np.argsort(grey, axis=None, kind="stable")
+        assert (np.diff(below.ravel()[order]) >= 0).all(), "what is lighter stays lighter"
+        assert np.ptp(below) > 150
+        assert np.quantile(below, 0.95) > 2.5 * np.quantile(grey, 0.95)
+    assert grey_below(dusk).mean() > 2 * dusk.mean()
+    light = draw.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(grey_below(light), grey_value(light))
+    assert not grey_below(np.zeros((4, 4), np.uint8)).any()
 
 
 def test_grey_of_grey_is_itself():

@@ -16,6 +16,7 @@ Pages and notebooks take their colours from here. numpy is all that it takes, so
 
 import dataclasses
 import io
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ EVEN = 3  # times the mean: patches that have less are never shown in the last c
 TICKS = (0.01, 0.05, 0.25)  # fractions that a legend names between its ends
 VEIL = 0.75  # of white over an image where a map without colour is low
 STRENGTH, PALE = 0.65, 0.35  # of the colours over an image; of these, in a map that the evidence does not support
+BRIGHT, MEAN = 0.8, 0.25  # of an image below a map, of which white has 1
 APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as fractions of its width
 
 
@@ -192,13 +194,26 @@ def grey_value(image: Pixels) -> UInt8[np.ndarray, "h w"]:
     return (image[..., :3] @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
 
 
+def grey_below(image: Pixels) -> UInt8[np.ndarray, "h w"]:
+    """The same, as it lies below a map: lightened where it is dark, so that it can be seen.
+
+    Multiplied until its brightest hundredth has `BRIGHT` (at most by 12), then raised to a power below 1 until its mean
+    has `MEAN` (at least to that of 0.4).
+    """
+    grey = grey_value(image) / 255.0
+    grey = np.minimum(1.0, grey * np.clip(BRIGHT / max(1e-9, np.quantile(grey, 0.99)), 1.0, 12.0))
+    mean = float(grey.mean())
+    power = max(0.4, math.log(MEAN) / math.log(mean)) if 0 < mean < MEAN else 1.0
+    return (255 * grey**power).round().astype(np.uint8)
+
+
 def overlay_pixels(
     image: Pixels, values: Values, signed: bool, shown: ColourRange | None = None, pale: bool = False
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay an attribution over its image, in patches as the model saw them.
 
-    The image is turned grey first, so that every colour in the result means attribution. Where the map is low, and
-    where it has no signal, the grey image stays as it is.
+    The image is turned grey first, and light enough, so that every colour in the result means attribution. Where the
+    map is low, and where it has no signal, the grey image stays as it is.
 
     Args:
         image: (h, w) or (h, w, 3), as the model saw it.
@@ -210,7 +225,7 @@ def overlay_pixels(
     Returns:
         The overlay in the size of the image.
     """
-    base = np.repeat(grey_value(image)[..., None], 3, axis=2)
+    base = np.repeat(grey_below(image)[..., None], 3, axis=2)
     if (value_range(values, signed) if shown is None else shown).flat:
         return base
     (height, width), (rows, columns) = base.shape[:2], values.shape

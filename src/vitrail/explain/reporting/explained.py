@@ -303,9 +303,9 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
             elif batch.first.sinks is not None:
                 views = [replace(each, sinks=batch.first.sinks.anywhere[row].cpu().numpy()) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
-            known, target, sure = dict(label.top), views[0].target, label.top
+            known, target, sure = dict(label.top), views[0].target, [*label.top]
             if limits:  # of several labels each is right or wrong by itself
-                before = known.get(target, views[0].trust and views[0].trust.before)
+                before = known.get(target, None if views[0].trust is None else views[0].trust.before)
                 sure = [] if before is None else [(target, before)]
             beside = plan.run.beside(one.fingerprint, sure, bump, views[0].named)
             shown, said = _array(batch.pixels[row]), {name: limits[name] for name in (*known, target) if name in limits}
