@@ -332,8 +332,8 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
     """Cut samples into parts by a hash of their names.
 
     Where a part has none of the samples that are alike, such as those of a class, the part with most of them gives it
-    the one with the least hash. Samples of one name or group stay together. If parts of which one calibrates would be
-    too small, there is none that calibrates.
+    the one with the least hash. Samples of one name or group stay together. Where one calibrates, a part that is too
+    small is filled in the same way, unless that takes the last of its kind; if it stays too small, none calibrates.
 
     Args:
         samples: Of the validation split, matched to the codec.
@@ -347,7 +347,7 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
     units = map(os.fsencode, samples.units())
     ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in units])
     place = np.array([int(rank[-4:], 16) % len(names) for rank in ranks], dtype=np.int64)
-    strata = everyone[:0]
+    strata = np.zeros_like(everyone)
     if codec.strata is not None:
         strata = codec.strata(codec.targets(samples.column(column).take(everyone))).numpy()
     for stratum in np.unique(strata):
@@ -360,6 +360,8 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
                 rank = min(rank for rank, its in where.items() if its == giver)
                 where[rank] = part
                 place[ranks == rank] = part  # its namesakes, too
+    if CALIBRATE in names:
+        _fill(place, ranks, strata, len(names))
     parts = {name: np.flatnonzero(place == part) for part, name in enumerate(names)}
     least, wanted = min(map(len, parts.values())), LEAST_CALIBRATE if CALIBRATE in names else LEAST
     if least >= wanted:
@@ -369,6 +371,19 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
     part = "half" if len(names) == 2 else "part"
     problem = f"of {counted(len(samples), 'sample')} a {part} has {least}, fewer than {wanted}"
     return Cut(dict.fromkeys(names, everyone), problem)
+
+
+def _fill(place: Int64[np.ndarray, " n"], ranks: np.ndarray, strata: Int64[np.ndarray, " n"], count: int) -> None:
+    """Move samples from the largest part to the smallest, in place, while that has fewer than it takes to calibrate."""
+    while (sizes := np.bincount(place, minlength=count)).min() < LEAST_CALIBRATE <= len(place) / count:
+        giver, surplus = place == sizes.argmax(), np.ptp(sizes)
+        for rank in np.unique(ranks[giver]):
+            moved = ranks == rank
+            if moved.sum() < surplus and np.isin(strata[moved], strata[giver & ~moved]).all():
+                place[moved] = sizes.argmin()
+                break
+        else:
+            return
 
 
 def part_of(split: Split, column: str | None, codec: Codec, name: str, names: Sequence[str]) -> Split:
