@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
+from transformers import AutoModelForImageClassification
 
 import vitrail
 from tests.cli.command import DATA, USAGE, call, must_refuse
@@ -211,7 +213,18 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert model.preprocessing.resize == "squash", "the whole image is read"
     split = read(str(listed), layout=Layout(label_column="left,up")).splits["test"]
     with torch.no_grad():
-        outputs = model.network(model.tensor([split.images.open(row) for row in range(len(split))]))
+        pixels = model.tensor([split.images.open(row) for row in range(len(split))])
+        outputs, folder = model.network(pixels), run / "model"
+        by_transformers = AutoModelForImageClassification.from_pretrained(folder).eval()
+        told = by_transformers(pixel_values=pixels, labels=torch.zeros(len(pixels), 2))
+        by_timm = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(pixels)
+    assert by_transformers.config.problem_type == "regression"
+    assert by_transformers.config.id2label == {0: "left", 1: "up"}
+    assert float(told.loss) == pytest.approx(float(outputs.square().mean()), rel=1e-5)
+    own = json.loads((folder / "config.json").read_text())["vitrail"]["output"]
+    for logits in (told.logits, by_timm):  # standard deviations from the mean of training
+        in_unit = logits.double().numpy() * own["deviations"] + own["means"]
+        assert np.allclose(in_unit, codec.in_unit(outputs).numpy(), atol=1e-4)
     found, true = codec.in_unit(outputs).numpy(), split.column(NUMBER).values
     for place, row in enumerate(answer["numbers"]):
         pair = true[:, place], found[:, place]

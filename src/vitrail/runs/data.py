@@ -375,12 +375,12 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
 
 def _fill(place: Int64[np.ndarray, " n"], ranks: np.ndarray, strata: Int64[np.ndarray, " n"], count: int) -> None:
     """Move samples from the largest part to the smallest, in place, while that has fewer than it takes to calibrate."""
-    while (sizes := np.bincount(place, minlength=count)).min() < LEAST_CALIBRATE <= len(place) / count:
-        giver, surplus = place == sizes.argmax(), np.ptp(sizes)
+    while min(sizes := np.bincount(place, minlength=count).tolist()) < LEAST_CALIBRATE <= len(place) / count:
+        giver, surplus = place == sizes.index(max(sizes)), max(sizes) - min(sizes)
         for rank in np.unique(ranks[giver]):
             moved = ranks == rank
             if moved.sum() < surplus and np.isin(strata[moved], strata[giver & ~moved]).all():
-                place[moved] = sizes.argmin()
+                place[moved] = sizes.index(min(sizes))
                 break
         else:
             return

@@ -34,7 +34,7 @@ from vitrail.tasks.calibration import (
     limits_of,
     stored,
 )
-from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.residuals import MEAN_ERROR, NumberMetrics
 from vitrail.tasks.target import ChosenTarget, Unit, indices_of, pick, reaches
 from vitrail.tasks.task import (
@@ -176,6 +176,7 @@ class Standardized(ShortRepr, Codec):
                 problem = f"an interval of {percent(self.coverage, 1)} takes more than the {images} calibration images"
                 raise DataError(problem, Hint({"coverage": COVERAGE}))
 
+    hub = Hub("image-classification", "regression")
     promises = "intervals"
     is_wrong = False
     folds_calibrate = True
