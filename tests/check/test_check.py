@@ -132,13 +132,50 @@ def test_the_list_keeps_groups_and_copies_on_one_side_and_all_else_where_it_was(
     was = {line["path"]: "train" if "/train/" in line["path"] else "validation" for line in lines}
     moved = {line["path"].rpartition("/")[2] for line in lines if line["split"] != was[line["path"]]}
     assert first.fixed["moved"] == len(moved)
-    assert moved - {name for name in moved if name.startswith("clip")} == {"again.jpg", "mirrored.jpg"}
+    others = {name for name in moved if not name.startswith("clip")}
+    assert len(others) == 2, "one of each pair of copies"
     assert len(moved) == 2 + RECORDINGS * FRAMES // 2
+    assert abs(first.splits["train"] - first.fixed["splits"]["train"]) <= FRAMES, "each split keeps about its size"
     assert all(line["label"] == line["path"].split("/")[-2] for line in lines)
     assert {line["group"] for line in lines if "clip" in line["path"]} >= {f"clip{n:02}" for n in range(RECORDINGS)}
     assert sorted(faults.rglob("*")) == before
     with must_raise(UsageError, "split.csv"):
         check_data(faults, fix_split=out)
+
+
+def test_groups_halved_between_splits_are_shared_out_and_a_split_that_loses_all_is_named(tmp_path: Path) -> None:
+    draw, rows = np.random.default_rng(0), ["path,label,split,patient"]
+    for number in range(48):
+        pixels = draw.integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 3 // 2]},{'train' if number % 4 < 2 else 'val'},p{number // 4}")
+    (tmp_path / "even.csv").write_text("\n".join(rows))
+    even = check_data(tmp_path / "even.csv", fix_split=tmp_path / "out.csv")
+    assert even.fixed is not None
+    assert even.fixed["splits"] == {"train": 24, "validation": 24}
+    assert not any("any more" in note for note in even.notes)
+    (tmp_path / "most.csv").write_text("\n".join(row.replace(",a,val", ",a,train") for row in rows))
+    most = check_data(tmp_path / "most.csv", fix_split=tmp_path / "fixed.csv")
+    assert most.fixed is not None
+    assert most.fixed["splits"] == {"train": 48}
+    assert any("validation" in note for note in most.notes if note not in even.notes)
+
+
+def test_a_dark_photograph_is_dark_a_plain_one_is_empty_and_classes_may_be_called_alike(tmp_path: Path) -> None:
+    files = make_photographs(tmp_path / "x", ("ant", "bee"), per_class=12, seed=0)
+    for file in files[:2]:
+        dark = Image.open(file).convert("RGB").point(lambda value: value // 12)
+        dark.save(file.with_suffix(".png"))
+        file.unlink()
+    for file, grey in zip(files[2:4], (0, 120), strict=True):
+        Image.new("RGB", (90, 70), (grey, grey, grey)).save(file)
+    make_photographs(tmp_path / "x", ("Bee",), per_class=1, seed=9)
+    found = {
+        each.kind: {one.name for some in each.sets for one in some} for each in check_data(tmp_path / "x").findings
+    }
+    assert found["dark"] == {file.with_suffix(".png").relative_to(tmp_path / "x").as_posix() for file in files[:2]}
+    assert "class names" in found, "bee and Bee"
+    assert found["empty"] == {file.relative_to(tmp_path / "x").as_posix() for file in files[2:4]}
 
 
 def test_data_in_one_piece_are_divided_by_groups(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run is opened once: its data and its settings are read a single time, where they are first needed."""
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_a_run_reads_a_file_when_it_is_asked_for_it(tmp_path: Path) -> None:
         damaged.facts  # noqa: B018
     with must_raise(UsageError):
         damaged.reader  # noqa: B018
+
+
+def test_a_folder_that_a_list_in_it_speaks_for_is_the_data_of_its_run(tmp_path: Path) -> None:
+    run, data = copy_of("digits", tmp_path), tmp_path / "cells"
+    known = {}
+    for name in ("cells", "cells/list.csv"):
+        facts = {**Run(run).facts, "name": str(tmp_path / name), "root": str(data / "list.csv")}
+        (run / "data.json").write_text(json.dumps(facts))
+        known[name] = [Run(run).knows(str(each)) for each in (data, data / "list.csv", data / "other.csv", tmp_path)]
+    assert known == {"cells": [True, True, False, False], "cells/list.csv": [False, True, False, False]}
 
 
 @pytest.mark.parametrize("name", [None, "", "timm:vit_tiny_patch16_224"])

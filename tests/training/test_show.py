@@ -126,6 +126,11 @@ def test_the_page_has_every_image_and_stays_as_small_as_it_is(photos: Path, tmp_
     assert page == shown.page("vitrail data show photos")
     assert page.count("data:image/png") == len(shown.images) * (2 + DRAWS)
     assert {max(view.shape) for each in shown.images for view in each.views} == {107}  # of 320 a third
+    ant, other = (replace(each, label="ant") for each in shown.images[:2])
+    one, two = (
+        replace(shown, images=(ant, replace(other, label=name))).page().count("<h2>") for name in ("ant", "Ant")
+    )
+    assert two == one + 1, "classes that differ in case are two"
     assert len(shown._repr_html_()) > len(page)
     about = shown.to_dict()
     assert [each["file"] for each in about["images"]] == [each.name for each in shown.images]

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,7 +24,7 @@ from vitrail.data.dataset import divide
 from vitrail.data.images import Images, convert_mode
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.sources import Data, is_passed, read
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted, some_of
 from vitrail.features.embed import Progress
 from vitrail.io import check_writable, free_name, write_file
 from vitrail.model import Model, load
@@ -182,6 +183,8 @@ def check_data(
     notes += () if judged is None else judged.notes
     if out is not None and _in_no_files(raw):
         notes.append(f"The images of {name} lie in no files: they were copied to {out.with_suffix('')}.")
+    fixed = None if out is None else _fix_split(out, raw, seen)
+    notes += () if fixed is None else fixed.pop("emptied")
     return DataReport(
         name,
         {split: len(samples) for split, samples in raw.splits.items()},
@@ -196,7 +199,7 @@ def check_data(
         },
         judged,
         tuple(notes),
-        None if out is None else _fix_split(out, raw, seen),
+        fixed,
     )
 
 
@@ -347,7 +350,21 @@ def _fix_split(out: Path, raw: RawDataset, seen: Looked) -> dict[str, Any]:
     write_file(out, text.getvalue())
     moved = 0 if ALL in raw.splits else sum(seen.sides[row] != sides[row] for row in np.flatnonzero(of.readable))
     splits = {split: number for split, number in count.items() if number}
-    return {"out": str(out), "splits": splits, "moved": moved, "left_out": len(of.problems)}
+    emptied = [] if ALL in raw.splits else _emptied(seen, sides)
+    return {"out": str(out), "splits": splits, "moved": moved, "left_out": len(of.problems), "emptied": emptied}
+
+
+def _emptied(seen: Looked, sides: Sequence[str]) -> list[str]:
+    """A sentence on each split that has lost all of its images, or all of a class."""
+    rows = np.flatnonzero(seen.survey.readable).tolist()
+    had, has = ({(each[row], seen.labels[row]) for row in rows} for each in (seen.sides, sides))
+    left, notes = {split for split, _ in has}, list[str]()
+    for split in sorted({split for split, _ in had - has}):
+        gone = some_of(sorted(label for where, label in had - has if where == split and label in seen.classes), 5)
+        lost = f"no image of {gone}" if split in left else "no image"
+        if gone or split not in left:
+            notes.append(f"The list has {lost} in {split} any more: most of each group there lies in another split.")
+    return notes
 
 
 def _names_of_units(seen: Looked, units: np.ndarray) -> dict[int, str]:
@@ -357,14 +374,17 @@ def _names_of_units(seen: Looked, units: np.ndarray) -> dict[int, str]:
 
 
 def _as_given(seen: Looked, units: np.ndarray) -> list[str]:
-    """The split of each image: where most of its unit are, training where there are as many."""
+    """The split of each image: where most of its unit are; of several, the one that has lost most of its images."""
     sides = list(seen.sides)
-    order = sorted(seen.survey.splits, key=lambda split: split != TRAIN)
-    for rows in rows_of(units):
-        here = [seen.sides[row] for row in rows]
-        most = max(order, key=here.count)
+    here = [(rows, Counter(seen.sides[row] for row in rows)) for rows in rows_of(units)]
+    most = [[split for split in of if of[split] == max(of.values())] for _, of in here]
+    lost = sum((of for _, of in here), Counter[str]())
+    for place in sorted(range(len(here)), key=lambda place: len(most[place])):  # those that leave no choice first
+        rows, _ = here[place]
+        where = max(sorted(most[place]), key=lambda split: (lost[split], split == TRAIN))
+        lost[where] -= len(rows)
         for row in rows:
-            sides[row] = most
+            sides[row] = where
     return sides
 
 

@@ -193,7 +193,18 @@ def said(count: int, words: str, unit: str = "image", of: str = "") -> str:
 
 def find(seen: Looked, by_model: Iterable[Finding] = ()) -> tuple[Finding, ...]:
     """All that was found, with what a model found, in the order in which it is to be done: contradictions first."""
-    parts = _labels, _leaks, _unreadable, _missing_classes, lambda seen: by_model, _copies, _groups, _files, _looks
+    parts = (
+        _labels,
+        _leaks,
+        _unreadable,
+        _missing_classes,
+        _class_names,
+        lambda seen: by_model,
+        _copies,
+        _groups,
+        _files,
+        _looks,
+    )
     found = [each for part in parts for each in part(seen)]
     return tuple(sorted(found, key=lambda each: not each.contradiction))
 
@@ -266,7 +277,8 @@ def _copies(seen: Looked) -> Iterator[Finding]:
         exact = {row for rows in _exact(seen) for row in rows}
         alike = sum({*rows} <= exact for rows in inside)
         sentence = said(len(inside), "are there more than once in a split", "picture")
-        sentence += f": {alike:,} with the same content, {len(inside) - alike:,} saved again, resized or mirrored."
+        kinds = (alike, "with the same content"), (len(inside) - alike, "saved again, resized or mirrored")
+        sentence += f": {', '.join(f'{count:,} {words}' for count, words in kinds if count)}."
         advice = "Each counts as often as it is there. One of each is enough."
         command = ""
         if ALL in seen.splits:
@@ -296,7 +308,7 @@ def _unreadable(seen: Looked) -> Iterator[Finding]:
             empty
         )
         names = some_of([seen.survey.names[row] for row in rows], 3)
-        advice = "They are left out of everything. Ask for these files again, or remove them."
+        advice = "Left out of everything. Ask for such files again, or remove them."
         yield Finding("unreadable", f"{sentence}: {names}.", advice, seen.show_each(rows))
 
 
@@ -312,6 +324,13 @@ def _missing_classes(seen: Looked) -> Iterator[Finding]:
             advice = "A model cannot learn what it never sees: these images are left out of every figure."
         sentence = f"{split} has no image of {counted(len(missing), 'class', 'classes')}: {some_of(missing)}."
         yield Finding("missing class", sentence, advice)
+
+
+def _class_names(seen: Looked) -> Iterator[Finding]:
+    called = Counter(name.casefold().strip() for name in seen.classes)
+    if alike := [name for name in seen.classes if called[name.casefold().strip()] > 1]:
+        sentence = f"Classes are called alike but for capitals and blanks: {some_of(sorted(alike, key=str.casefold))}."
+        yield Finding("class names", sentence, "If they are one class, give it one name: each is learnt apart.")
 
 
 _Mask = Callable[[NDArray[Any]], Bool[np.ndarray, " n"]]
@@ -333,7 +352,7 @@ _FILES: tuple[tuple[str, str, str, tuple[str, ...], _Mask], ...] = (
     (
         "animated",
         "are animated or of several pages",
-        "Only the first is read. Save the others as files of their own, of one group.",
+        "Only the first page is read. Save the others as files of their own, of one group.",
         (),
         lambda rows: rows["frames"],
     ),
@@ -346,7 +365,7 @@ _FILES: tuple[tuple[str, str, str, tuple[str, ...], _Mask], ...] = (
     ),
     (
         "long",
-        f"are more than {LONG} times as long as wide: a centre crop cuts their ends away",
+        f"are more than {LONG} times as long as wide: a centre crop cuts the ends away",
         "--resize pad fits them in whole, --resize squash stretches them.",
         ("--resize", "pad"),
         lambda rows: np.maximum(rows["width"], rows["height"]) > LONG * _shorter(rows),
@@ -379,7 +398,8 @@ def _looks(seen: Looked) -> Iterator[Finding]:
         return
     middle = {name: float(np.median(rows[name][good])) for name in ("brightness", "sharpness", "contrast")}
     short = _shorter(rows)
-    empty = rows["contrast"] < EMPTY * middle["contrast"]
+    light = np.clip(rows["brightness"] / (middle["brightness"] or 1), 0.01, 1)  # a dark image has less contrast
+    empty = rows["contrast"] < EMPTY * middle["contrast"] * light
     told = {
         "empty": (empty, "show nearly nothing: one colour all over"),
         "dark": (~empty & (rows["brightness"] < DARK * middle["brightness"]), "are far darker than the others"),
@@ -389,4 +409,4 @@ def _looks(seen: Looked) -> Iterator[Finding]:
     for kind, (mask, words) in told.items():
         if some := np.flatnonzero(good & mask).tolist():
             sentence = f"{said(len(some), words)}."
-            yield Finding(kind, sentence, "Look at them, and remove what nobody could recognise.", seen.show_each(some))
+            yield Finding(kind, sentence, "Remove what nobody could recognise.", seen.show_each(some))

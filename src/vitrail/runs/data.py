@@ -133,8 +133,9 @@ class Run:
         """Whether this names the data that it was trained on, and not other data of the same name."""
         if not self.facts or is_named(data) or self.reader:
             return bool(self.facts) and data == self.facts["name"]
-        root = self.facts["root"]
-        return data.rstrip("/") == root or Path(data).expanduser().resolve() == Path(root)
+        root, path = Path(self.facts["root"]), Path(data).expanduser().resolve()
+        beside = path == root.parent and Path(self.facts["name"]).name != root.name  # a list that its folder stood for
+        return data.rstrip("/") == self.facts["root"] or path == root or beside
 
     def root_for(self, data: str, data_root: Path | None) -> Path | None:
         """Where files of a named set are looked for: `data_root`, or where it read files of the same set."""
