@@ -21,7 +21,7 @@ from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.data import CALIBRATE, LEAST_CALIBRATE, PARTS, REPORT, SELECT, cut
 from vitrail.tasks import Classes
-from vitrail.tasks.by_class import by_class
+from vitrail.tasks.by_class import by_class, together
 from vitrail.tasks.calibration import calibration_from, reliability, stored
 from vitrail.tasks.multilabel import MultiLabels
 
@@ -127,6 +127,14 @@ def test_the_calibration_error_is_that_of_its_definition_and_chance_is_known(see
     assert found.error == pytest.approx(wanted, abs=1e-12)
     assert found.error > found.at_most, "it is too sure"
     assert sum(row[2] for row in found.rows) == 500
+    points = together(found)
+    assert min(count for count, *_ in points) >= 30
+    begin, order = 0, np.argsort(sure, kind="stable")
+    for count, *means in points:  # neighbours of the next so many answers
+        own = order[begin : begin + count]
+        assert means == pytest.approx([sure[own].mean(), right[own].mean()], abs=1e-9)
+        begin += count
+    assert begin == 500
     draws = [reliability(sure, random.random(500) < sure) for _ in range(60)]
     assert np.mean([each.error for each in draws]) == pytest.approx(found.by_chance, rel=0.15)
     assert sum(each.error <= each.at_most for each in draws) >= 52

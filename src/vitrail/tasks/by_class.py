@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
+from numpy.typing import NDArray
 
 from vitrail.tasks.calibration import COVERAGE, Reliability
 from vitrail.tasks.task import wilson_interval
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vitrail.pages.views import Section
 
 FOR_DIAGRAM = 200  # answers from which on a reliability diagram is drawn
+FOR_POINT = 30  # answers from which on a range of sureness is a point of it
 FIRST = 5
 DRAWS = 200  # of images with replacement, for an interval
 
@@ -128,8 +130,20 @@ def reliability_of(found: Reliability | None) -> tuple[dict[str, Any], "tuple[Se
         return details, ()
     from vitrail.pages.chart import Series, line_chart, linear_axis
 
-    sure, right = ([row[place] for row in found.rows] for place in (3, 4))
+    rows = together(found)
+    counts, sure, right = ([row[place] for row in rows] for place in range(3))
     lines = [Series("right", right), Series("as often right as sure", sure)]
-    chart = line_chart("How sure it is, and how often right", sure, lines, write=percent_in_words)
-    ends = linear_axis([0.0, 1.0])
+    of = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(counts), max(counts))))
+    title = f"How sure it is, and how often right (each point of {of} answers)"
+    chart, ends = line_chart(title, sure, lines, write=percent_in_words), linear_axis([0.0, 1.0])
     return details, (replace(chart, x=ends, y=ends, along="probability of an answer"),)
+
+
+def together(found: Reliability) -> list[tuple[int, float, float]]:
+    """Of ranges of sureness their answers, mean sureness and fraction that is right; neighbours until there are 30."""
+    points = list[NDArray[np.float64]]()
+    for row in (np.array([count, count * sure, count * right]) for *_, count, sure, right in found.rows):
+        points[-1:] = [points[-1] + row] if points and points[-1][0] < FOR_POINT else [*points[-1:], row]
+    if len(points) > 1 and points[-1][0] < FOR_POINT:
+        points[-2:] = [points[-2] + points[-1]]
+    return [(round(count), sure / count, right / count) for count, sure, right in (each.tolist() for each in points)]
