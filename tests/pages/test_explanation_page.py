@@ -112,7 +112,7 @@ def test_the_class_that_a_map_is_held_against_in_one_line():
     blind = dataclasses.replace(ATTRIBUTION, method="one_for_all", class_specific=False)
     for maps, named in (([ATTRIBUTION], False), ([ATTRIBUTION, blind], True)):
         page = explanation_page("m", [dataclasses.replace(view, attributions=maps)], "vitrail explain")
-        assert ("(one_for_all)" in text_of(page)) is named, "a contrast cannot be explained by it"
+        assert ("without one_for_all" in text_of(page)) is named, "a contrast cannot be explained by it"
 
 
 def test_of_several_labels_each_stands_beside_its_threshold_and_what_is_left_out_is_counted():
