@@ -444,6 +444,11 @@ def test_metadata_that_is_named_goes_before_class_folders_that_disagree(tmp_path
     assert read(str(root), layout=Layout(label_column="label")).splits["train"].column(LABEL).counts()["bee"] == 6
 
 
+def test_of_lists_beside_images_the_one_that_lists_them_is_read(tmp_path: Path) -> None:
+    found = read(str(lists_beside("images", "labels.csv")(tmp_path)))
+    assert sum(found.splits["all"].column(LABEL).counts().values()) == len(photos())
+
+
 # ---- archives
 
 
@@ -455,6 +460,26 @@ def test_classes_by_number_and_captions_beside_images(tmp_path: Path) -> None:
     assert columns[TEXT].values == tuple(row.name for row in in_split("train"))
     captions = webdataset_shards(tmp_path / "captions", lambda row: {"txt": row.name})
     assert [*read(str(captions)).splits["train"].columns] == [TEXT]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_links_in_an_archive_are_left_out_and_counted(kind: str, tmp_path: Path) -> None:
+    (as_zip if kind == "zip" else as_tar)(tmp_path, photographs())
+    before = read(str(tmp_path / f"photos.{kind}"))
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "photos.zip", "a") as archive:
+            about = zipfile.ZipInfo("train/ant/link.jpg")
+            about.external_attr = 0o120777 << 16
+            archive.writestr(about, "/etc/passwd")
+    else:
+        with tarfile.open(tmp_path / "photos.tar", "a") as archive:
+            link = tarfile.TarInfo("train/ant/link.jpg")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(link)
+    after = read(str(tmp_path / f"photos.{kind}"))
+    assert after.count == before.count == len(photos())
+    (note,) = {*after.notes} - {*before.notes}
+    assert "1 link" in note
 
 
 def test_a_tar_beside_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
@@ -539,6 +564,24 @@ def two_lists(root: Path) -> Path:
     metadata_csv(root)
     (root / "metadata.jsonl").write_text('{"file_name": "a.jpg"}')
     return root
+
+
+def lists_beside(folder: str, *names: str, pack: bool = False) -> Callable[[Path], Path]:
+    """Lists with one label changed, beside class folders, or beside all images in a folder of this name."""
+
+    def write(root: Path) -> Path:
+        data = root / "data"
+        if folder:
+            flat(data / folder, by_split=False)
+        else:
+            shutil.copytree(photographs(), data)
+        rows = [f"{f'{folder}/{Path(row.name).name}' if folder else row.name},{row.label}" for row in photos()]
+        for name in names:
+            (data / name).write_text("\n".join(["path,label", *rows[:-1], f"{rows[-1].rpartition(',')[0]},ant"]))
+        (data / "classes.csv").write_text("id,name\n0,ant\n1,bee")  # lists no images
+        return as_zip(root, data) if pack else data
+
+    return write
 
 
 def two_tables(root: Path) -> Path:
@@ -649,6 +692,10 @@ def archives_alone(root: Path) -> Path:
 BAD: dict[str, tuple[Callable[[Path], Path], type[VitrailError], str]] = {
     "class folders and metadata disagree": (disagreeing, UsageError, "train_ant_000.jpg"),
     "metadata twice": (two_lists, DataError, r"metadata\.csv, metadata\.jsonl"),
+    "class folders and a list disagree": (lists_beside("", "labels.csv"), UsageError, r"labels\.csv"),
+    "the same in a zip": (lists_beside("", "labels.csv", pack=True), UsageError, r"labels\.csv"),
+    "two lists beside images": (lists_beside("images", "a.csv", "b.csv"), UsageError, r"a\.csv, b\.csv"),
+    "two lists in a zip": (lists_beside("images", "a.csv", "b.csv", pack=True), UsageError, r"a\.csv, b\.csv"),
     "two tables": (two_tables, UsageError, "cifar, mnist"),
     "a cut table": (cut_table, DataError, "photos.parquet"),
     "a pointer to a table": (pointer, DataError, "photos.parquet"),

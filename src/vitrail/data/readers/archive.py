@@ -26,8 +26,16 @@ from vitrail.data.columns import LABEL, Labels, RawDataset, split_of
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.readers.coco import annotations_in, read_annotated
-from vitrail.data.readers.folder import HIDDEN_NAMES, LISTS, read_folder, read_tree, unpack
-from vitrail.data.readers.manifest import read_list
+from vitrail.data.readers.folder import (
+    HIDDEN_NAMES,
+    LISTS,
+    beside_lists,
+    lists_in,
+    read_by_list,
+    read_folder,
+    read_tree,
+    unpack,
+)
 from vitrail.data.readers.metadata import metadata_in, read_described
 from vitrail.data.readers.yolo import config_in, read_boxes
 from vitrail.data.shard_files import Words
@@ -36,6 +44,7 @@ from vitrail.data.stores import EncodedImages, Tree, remembered
 from vitrail.errors import DataError, counted, raised_as
 
 ENCRYPTED = 1  # a flag of a member of a zip
+LINK = -1  # the place of a member that is a link, or no file
 LOCAL = 30  # bytes before a member of a zip, and the lengths of its name and of more, which are their last ones
 
 Place = tuple[str, int, int, int, int]  # name, and where it lies: see `EncodedImages`
@@ -66,7 +75,9 @@ def read_archive(what: str, data_root: Path | None = None, layout: Layout = AS_F
         problem = f"{path} has {counted(len(files), 'shard')} but no index shards.json"
         raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
     tree = Archive(path, files)
-    return replace(_read(tree, what, layout), root=str(path))
+    raw = _read(tree, what, layout)
+    notes = [f"Left out what is no file of its own: {counted(tree.links, 'link')}."] * bool(tree.links)
+    return replace(raw, root=str(path), notes=(*raw.notes, *notes))
 
 
 def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
@@ -81,14 +92,13 @@ def _read(tree: "Archive", what: str, layout: Layout) -> RawDataset:
         return read_boxes(tree, config)
     if tree.files[0].suffix.lower() == TAR and (found := read_beside(tree, layout)) is not None:
         return found
-    lists = [tree.root / name for name in tree.entries(tree.root) if name.lower().endswith(LISTS)]
     raw = read_tree(tree)
     columns = [samples.columns.get(LABEL) for samples in raw.splits.values()]
     classes = {name for column in columns if isinstance(column, Labels) for name in column.names}
-    if len(classes) < 2 and len(lists) == 1:
-        return read_list(lists[0], tree, layout)
+    if len(classes) < 2 and lists_in(tree):
+        return read_by_list(tree, what, layout)
     layout.check_columns(what)
-    return raw
+    return beside_lists(raw, tree, what)
 
 
 class Archive(Tree):
@@ -105,9 +115,10 @@ class Archive(Tree):
     def __init__(self, root: Path, files: Sequence[Path]) -> None:
         super().__init__(root)
         self.files, self.rows, self.inside = list(files), dict[str, int](), {str(root): dict[str, bool]()}
-        places = list[NDArray[np.int64]]()
+        places, self.links = list[NDArray[np.int64]](), 0
         for number, file in enumerate(files):
-            found, _ = remembered(file, "members", _members)
+            found, _ = remembered(file, "members, links", _members)
+            self.links += int(found["links"][0])
             words, place = Words(found["name"], found["name.ends"]), found["place"]
             above = str(file.with_suffix("") if file != root else root)
             first = sum(map(len, places))
@@ -174,26 +185,32 @@ def _members(file: Path, _: Path) -> Mapping[str, NDArray[Any]]:
         DataError: It is damaged or encrypted, or a member leads out of it.
     """
     damage = (zipfile.BadZipFile, tarfile.TarError, struct.error, OSError, NotImplementedError, EOFError)
-    names, places = list[str](), list[tuple[int, int, int, int]]()
+    names, places, links = list[str](), list[tuple[int, int, int, int]](), 0
     with raised_as(DataError, f"{file} cannot be read as an archive", "make or download it again", damage):
         for name, *place in (_in_tar if file.suffix.lower() == TAR else _in_zip)(file):
             parts = PurePosixPath(name.replace("\\", "/")).parts
             if not parts or {"/", ".."} & {*parts} or parts[0].endswith(":"):
                 problem = f"{file}: the member {name} leads out of the archive"
                 raise DataError(problem, "an archive of relative names, made anew")
+            if place[0] == LINK:
+                links += 1
+                continue
             names.append("/".join(parts))
             places.append((place[0], place[1], place[2], place[3]))
     if not names:
         raise DataError(f"{file} contains no files", "an archive of class folders")
     words, place = Words.of(names), np.array(places, np.int64)
-    return {"place": place, "name": words.content, "name.ends": words.ends}
+    return {"place": place, "name": words.content, "name.ends": words.ends, "links": np.array([links], np.int64)}
 
 
 def _in_zip(file: Path) -> Iterator[Place]:
     """The files in a zip."""
     with zipfile.ZipFile(file) as archive, open(file, "rb") as handle:
         for member in archive.infolist():
-            if member.is_dir() or stat.S_ISLNK(member.external_attr >> 16):
+            if member.is_dir():
+                continue
+            if stat.S_ISLNK(member.external_attr >> 16):
+                yield member.filename, LINK, 0, 0, 0
                 continue
             if member.flag_bits & ENCRYPTED:
                 raise DataError(f"{file}: the member {member.filename} is encrypted", unpack(file))
@@ -214,6 +231,8 @@ def _in_tar(file: Path) -> Iterator[Place]:
             archive.members.clear()  # all that was found  # pyrefly: ignore[missing-attribute]
             if member.isreg() and not member.issparse():
                 yield member.name, member.offset_data, member.size, member.size, False
+            elif not member.isdir():
+                yield member.name, LINK, 0, 0, 0
         handle.seek(archive.offset)
         if any(handle.read(tarfile.BLOCKSIZE)):
             raise tarfile.ReadError(f"damaged at byte {archive.offset:,}")

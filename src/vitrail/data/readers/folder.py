@@ -7,14 +7,16 @@ its images have no labels; beside splits that have them such a split is left asi
 
 import shlex
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
-from vitrail.errors import DataError, counted, look_at, raised_as, some_of
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, counted, look_at, raised_as, some_of
 
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 LISTS = (".csv", ".tsv", ".jsonl")
@@ -90,7 +92,7 @@ class _Walk:
 
 
 def read_folder(what: str, data_root: Path | None = None, layout: Layout = AS_FOUND) -> RawDataset:
-    """Read a tree of class folders; where it has but one, called as images are, the list beside it has the labels.
+    """Read a tree of class folders; where it has but one, called as images are, a list beside it has the labels.
 
     Args:
         what: The path of the folder with `train/` and so on, or with the class folders.
@@ -102,18 +104,94 @@ def read_folder(what: str, data_root: Path | None = None, layout: Layout = AS_FO
         they have no column.
 
     Raises:
+        UsageError: Several lists have the labels, or one and the class folders disagree.
         DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
     tree = Tree(Path(what).expanduser().resolve())
     with raised_as(DataError, f"{tree.root} cannot be read", look_at(tree.root, "-ld"), OSError):
         seen = tree.entries(tree.root)
-    lists = [name for name in seen if name.lower().endswith(LISTS)]
-    if len(lists) == 1 and {name.lower() for name, is_folder in seen.items() if is_folder} in OF_IMAGES:
-        from vitrail.data.readers.manifest import read_list  # of lists alone
-
-        return read_list(tree.root / lists[0], tree, layout)
+    if lists_in(tree) and {name.lower() for name, is_folder in seen.items() if is_folder} in OF_IMAGES:
+        return read_by_list(tree, what, layout)
     layout.check_columns(what)
-    return read_tree(tree)
+    return beside_lists(read_tree(tree), tree, what)
+
+
+def lists_in(tree: Tree) -> list[Path]:
+    """The lists in the root."""
+    entries = tree.entries(tree.root).items()
+    return sorted(tree.root / name for name, is_folder in entries if not is_folder and name.lower().endswith(LISTS))
+
+
+def read_by_list(tree: Tree, what: str, layout: Layout) -> RawDataset:
+    """The images of a tree by the list that names them.
+
+    Raises:
+        UsageError: Several lists do.
+        DataError: As for a list.
+    """
+    from vitrail.data.readers.manifest import read_list  # of lists alone
+
+    lists, found = lists_in(tree), dict[Path, RawDataset]()
+    for file in lists if len(lists) > 1 else ():
+        with suppress(VitrailError):  # it lists something else
+            found[file] = read_list(file, tree, layout)
+    if len(found or lists) > 1:
+        names = some_of([file.name for file in found or lists], 5)
+        raise _which(f"{tree.root} has more than one list of its images: {names}", what, tree, min(found or lists))
+    return next(iter(found.values())) if found else read_list(lists[0], tree, layout)
+
+
+def beside_lists(raw: RawDataset, tree: Tree, what: str) -> RawDataset:
+    """Class folders that no list beside them speaks against, with a note on each list of the same images.
+
+    Raises:
+        UsageError: Labels of one disagree with the folders.
+    """
+    from vitrail.data.readers.manifest import read_list  # of lists alone
+
+    labelled = [samples for samples in raw.splits.values() if LABEL in samples.columns]
+    folders = {
+        name: label for some in labelled for name, label in zip(some.inputs.names(), some.labels or (), strict=True)
+    }
+    notes = list[str]()
+    for file in lists_in(tree) if folders else ():
+        splits = dict[str, Samples]()
+        with suppress(VitrailError):  # it lists something else
+            splits = read_list(file, tree).splits
+        if rivals := disagreement(folders, splits):
+            raise _which(f"{tree.root}: class folders and {file.name} disagree, as on {rivals}", what, tree, file)
+        if any(name in folders for samples in splits.values() for name in samples.inputs.names()):
+            notes.append(f"{file.name} lists these images, too, and is not read unless it is named.")
+    return replace(raw, notes=(*raw.notes, *notes))
+
+
+def disagreement(folders: Mapping[str, str], splits: Mapping[str, Samples]) -> str:
+    """An image of which labels disagree with its folder (by the names of images), with both; empty where none do.
+
+    They agree where each label stands for one folder, under whatever name.
+    """
+    pairs, example = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
+    with suppress(DataError):  # of a column that may not be read at all
+        for samples in splits.values():
+            for name, label in zip(samples.inputs.names(), samples.labels or (), strict=False):
+                if name in folders:
+                    pairs[folders[name], label] += 1
+                    example.setdefault((folders[name], label), name)
+    if len(pairs) == len({folder for folder, _ in pairs}) == len({label for _, label in pairs}):
+        return ""
+    rare = min(pairs, key=lambda pair: pairs[pair])
+    return f"{example[rare]}: '{rare[0]}' or '{rare[1]}'"
+
+
+def _which(problem: str, what: str, tree: Tree, file: Path) -> UsageError:
+    """That more than one reading fits, of which a list is one."""
+    named = str(Path(what) / file.relative_to(tree.root))
+    hint = (
+        Hint(instead={what: named}, text="or move away the lists that are not meant")
+        if file.is_file()
+        else unpack(Path(what))
+    )
+    return UsageError(problem, hint)
 
 
 def read_tree(tree: Tree) -> RawDataset:

@@ -6,15 +6,13 @@ folders: their names are the labels only where it has no column to be learnt. Wh
 an error asks.
 """
 
-from collections import Counter
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from vitrail.data.columns import ALL, LABEL, LABELS, SPLITS, TEXT, Labels, RawDataset, Samples, split_of
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.readers.folder import image_files
+from vitrail.data.readers.folder import disagreement, image_files
 from vitrail.data.readers.manifest import read_list
 from vitrail.data.sources import METADATA
 from vitrail.data.stores import Tree
@@ -110,16 +108,13 @@ def _with_folders(splits: dict[str, Samples], layout: Layout, file: str) -> tupl
     if not {LABEL, LABELS, TEXT} & {*next(iter(splits.values())).columns}:
         named = {split: samples.holding(LABEL, Labels.of(folders[split])) for split, samples in splits.items()}
         return named, [f"Labels are the names of class folders, since {file} has none."]
-    pairs, example = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
-    with suppress(DataError):  # of a column that may not be read at all
-        for split, samples in splits.items():
-            for name, *pair in zip(samples.inputs.names(), folders[split], samples.labels or (), strict=False):
-                pairs[pair[0], pair[1]] += 1
-                example.setdefault((pair[0], pair[1]), name)
-    one_to_one = len(pairs) == len({folder for folder, _ in pairs}) == len({label for _, label in pairs})
-    if pairs and not (one_to_one or layout.label_column):
-        rare = min(pairs, key=lambda pair: pairs[pair])
-        problem = f"class folders and {file} disagree, as on {example[rare]}: '{rare[0]}' or '{rare[1]}'"
+    of = {
+        name: each
+        for split, some in splits.items()
+        for name, each in zip(some.inputs.names(), folders[split], strict=True)
+    }
+    if not layout.label_column and (rivals := disagreement(of, splits)):
+        problem = f"class folders and {file} disagree, as on {rivals}"
         text = f"--label-column NAME for the labels of {file}; for class folders move it elsewhere"
         raise UsageError(problem, Hint(text=text, python=text.replace("--label-column NAME", 'label_column="NAME"')))
     return splits, [f"Labels are those of {file}, and the names of folders are none."]
