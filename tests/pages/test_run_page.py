@@ -12,6 +12,7 @@ from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
 from vitrail.pages import Confusion, RunView, Table, evaluation_page, run_page
+from vitrail.pages.views import Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.tasks.task import Metric
 from vitrail.text import short_paths
@@ -232,3 +233,15 @@ def test_same_values_same_bytes_and_small():
     one, two = (run_page(samples.run(k=10, epochs=100)) for _ in range(2))
     assert one == two
     assert len(one.encode()) < 250_000
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_an_answer_that_is_a_distance_is_neither_right_nor_wrong(is_wrong: bool) -> None:
+    """The truth stands beside both answers; only classes are marked."""
+    one = Pair(np.zeros((8, 8), np.uint8), "a.png", "120", "100", "119")
+    sides = SidesView("tuned", "both", {"probe": "20", "tuned": "1"}, {}, (one,), (), (1, 0), is_wrong)
+    page = run_page(RunView("x", sides=sides))
+    assert ('class="example wrong"' in page) == is_wrong
+    assert ("Images that are right" in text_of(page)) == is_wrong
+    for each in ("120", "100", "119"):
+        assert re.search(rf'<span class="answer">[a-z]+: {each}</span>', page)

@@ -3,13 +3,18 @@
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, f1_score
+from torch import nn
 
 import vitrail
 from tests.cli.command import call, must_refuse
@@ -17,13 +22,21 @@ from tests.errors import must_raise
 from tests.shared_runs import run_of
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import label_inputs
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
+from vitrail.features.linear_probe import BY_FOLDS
+from vitrail.pages import Table
 from vitrail.runs.data import CALIBRATE, LEAST_CALIBRATE, PARTS, REPORT, SELECT, cut
-from vitrail.tasks import Classes
+from vitrail.tasks import TASKS, Classes, Result
+from vitrail.tasks.attributes import Attributes
 from vitrail.tasks.by_class import by_class, together
-from vitrail.tasks.calibration import calibration_from, reliability, stored
+from vitrail.tasks.calibration import Calibration, calibration_from, reliability, stored
 from vitrail.tasks.multilabel import MultiLabels
+from vitrail.tasks.ranking import interval_of_mean
+from vitrail.tasks.regression import Standardized
+from vitrail.tasks.task import without_interval
+from vitrail.text import percent_in_words
 
 NAMES = tuple("abcdefg")
 
@@ -106,6 +119,10 @@ def test_what_cannot_be_promised() -> None:
     fitted = Classes(NAMES).calibrate(logits, classes, "validation")
     assert fitted.promise() == ""
     assert "60" in fitted.promising(0.9).promise()
+    folds = Standardized(("n",), (9.0,), (2.0,), Calibration(BY_FOLDS, 60, limits=((1.0,) * 199,)), coverage=0.9)
+    ends = [percent_in_words(end) for end in folds.calibration.band(0.9)]
+    assert all(end in fitted.promising(0.9).promise() for end in ends)
+    assert not any(end in folds.promise() for end in ends), "no theorem gives a range of cross-validated errors"
     often, rare = (
         replace(fitted, calibration=replace(fitted.calibration, right=right)).promising(0.9).promise()
         for right in (0.95, 0.85)
@@ -144,6 +161,42 @@ def test_the_calibration_error_is_that_of_its_definition_and_chance_is_known(see
     assert reliability(sure[:0], right[:0]) is None
 
 
+@pytest.mark.parametrize(
+    ("task", "codec", "truths"),
+    [
+        ("classify", Classes(("a", "b")), [0, 0]),
+        ("multilabel", MultiLabels(("a", "b")), [[1.0, 0.0], [0.0, 1.0]]),
+        ("regression", Standardized(("n",), (9.0,), (2.0,)), [[0.1], [0.4]]),
+        ("attributes", Attributes(("x", "y"), (("a", "b"), ("c", "d"))), np.eye(4)[[[0, 2], [1, 2]]].tolist()),
+    ],
+)
+def test_of_images_that_were_trained_on_no_interval_is_stated(task: str, codec: Any, truths: list[Any]) -> None:
+    """Of every task: not in JSON, at any depth, in no sentence and in no table."""
+    labels = torch.tensor(truths)
+    inputs = torch.tensor([[2.0, -1.0, 0.5, 0.2], [-0.5, 1.0, 0.1, 0.4]])[:, : codec.outputs]
+    metrics = TASKS[task].metrics(Preprocessing((8, 8)), codec)
+    batch = SimpleNamespace(inputs=inputs, labels=labels, targets=labels, ids=torch.arange(2).numpy())
+    whole = metrics.result([metrics.answers(nn.Identity(), batch)], str)  # pyrefly: ignore[bad-argument-type]
+
+    def ends(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            own = [value["interval"]] if "interval" in value else []
+            return own + [each for one in value.values() for each in ends(one)]
+        return [each for one in value for each in ends(one)] if isinstance(value, (list, tuple)) else []
+
+    def words(result: Result) -> str:
+        cells = [cell for table in result.tables if isinstance(table, Table) for row in table.rows for cell in row]
+        return " ".join([result.sentence, *result.about, *cells])
+
+    bare = without_interval(whole)
+    assert any(ends(whole.details))
+    assert not any(ends(bare.details))
+    assert (bare.interval, bare.value, bare.details.keys()) == (None, whole.value, whole.details.keys())
+    span = re.compile(r"\d+(\.\d+)?( %)? (to|and) \d+(\.\d+)?")
+    assert span.search(words(whole))
+    assert not span.search(words(bare)), words(bare)
+
+
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")  # scikit-learn's
 @pytest.mark.parametrize("seed", range(4))
 def test_figures_of_classes_are_those_of_scikit_learn(seed: int) -> None:
@@ -163,6 +216,10 @@ def test_figures_of_classes_are_those_of_scikit_learn(seed: int) -> None:
     ratio = np.ptp(many.balanced_interval) / np.ptp(found.balanced_interval)
     assert ratio == pytest.approx(0.1, rel=0.25), "a hundred times as many images, a tenth of the interval"
     assert by_class(np.zeros((3, 3), np.int64)) is None
+    wilson = binomtest(64, 64).proportion_ci(method="wilson")
+    sure, bare = by_class(np.diag([16] * 4)), pytest.approx([wilson.low, wilson.high])
+    assert [*sure.balanced_interval] == [*sure.macro_interval] == bare, "all right is no certainty"
+    assert [*interval_of_mean(np.eye(64), np.eye(64))] == bare
 
 
 def test_validation_is_cut_in_three_where_each_is_large_enough() -> None:

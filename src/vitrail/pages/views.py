@@ -483,7 +483,7 @@ Section = Table | ClassTable | Confusion | Chart
 
 @dataclass(frozen=True)
 class Pair:
-    """One image that the probe and the tuned network take for different classes.
+    """One image that the probe and the tuned network answer differently.
 
     Args:
         image: (h, w) or (h, w, 3), uint8.
@@ -509,9 +509,10 @@ class SidesView:
         sentence: What tuning added, with its interval, and what to know of the samples.
         values: The figure of each, as it is to be read.
         confusions: Of each, where the classes are few enough to be shown.
-        won: Images that only the tuned network gets right; some of them, where there are many.
-        lost: Images that only the probe gets right; some of them, where there are many.
+        won: Images that only the tuned network gets right, or on which it is less wrong; the first of many.
+        lost: The same of the probe.
         counts: How many there are of both.
+        is_wrong: Whether an answer is right or wrong, and no distance.
         verdicts: Of each, how many explanations of the same images a test supports, in words; empty where not tested.
     """
 
@@ -522,6 +523,7 @@ class SidesView:
     won: tuple[Pair, ...]
     lost: tuple[Pair, ...]
     counts: tuple[int, int]
+    is_wrong: bool = True
     verdicts: Mapping[str, str] = field(default_factory=dict)
 
 

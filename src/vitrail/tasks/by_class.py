@@ -3,9 +3,9 @@
     balanced accuracy   the mean recall of the classes that some image has
     macro F1            the mean F1 of the classes that some image has, or is taken for
 
-Their intervals are made of images that are drawn anew, with replacement. Beside them
-stand how often the true class is among the first five, how far off probabilities are, and how often the sets of classes
-hold the true one.
+Their intervals are made of images that are drawn anew, with replacement; where no draw
+differs from the others, they are Wilson's. Beside them stand how often the true class is among the first five, how far
+off probabilities are, and how often the sets of classes hold the true one.
 """
 
 from dataclasses import replace
@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 
 from vitrail.tasks.calibration import COVERAGE, Reliability
-from vitrail.tasks.task import wilson_interval
+from vitrail.tasks.task import drawn_interval, wilson_interval
 from vitrail.text import number, percent, percent_in_words
 
 if TYPE_CHECKING:
     from vitrail.pages.views import Section
 
-FOR_DIAGRAM = 200  # answers from which on a reliability diagram is drawn
+FOR_DIAGRAM = 200  # images from which on a reliability diagram is drawn
 FOR_POINT = 30  # answers from which on a range of sureness is a point of it
 FIRST = 5
 DRAWS = 200  # of images with replacement, for an interval
@@ -50,10 +50,10 @@ def by_class(confusion: Int64[np.ndarray, "k k"]) -> ByClass | None:
     cells = np.argwhere(confusion)
     counts = confusion[tuple(cells.T)]
     drawn = np.random.default_rng(0).multinomial(int(counts.sum()), counts / counts.sum(), size=DRAWS)
-    value, found = _figures(cells, counts[None])[0], _figures(cells, drawn)
-    ends = value + np.quantile(found - found.mean(axis=0), [0.025, 0.975], axis=0)
-    (recall, f1), (recalls, f1s) = value.tolist(), ends.clip(0, 1).T.tolist()
-    return ByClass(recall, (recalls[0], recalls[1]), f1, (f1s[0], f1s[1]))
+    (recall, f1), (recalls, f1s) = _figures(cells, counts[None])[0].tolist(), _figures(cells, drawn).T.tolist()
+    images = confusion.sum(axis=1)[confusion.any(axis=1)]
+    alike = len(images) ** 2 / float((1 / images).sum())  # as many, spread evenly, tell as much of a mean of classes
+    return ByClass(recall, drawn_interval(recall, recalls, alike), f1, drawn_interval(f1, f1s, alike))
 
 
 def _figures(cells: Int64[np.ndarray, "c 2"], counts: Int64[np.ndarray, "draws c"]) -> Float[np.ndarray, "draws 2"]:
@@ -108,7 +108,7 @@ def figures_of(
     for key, words, value, ends in named:
         details |= {key: {"value": value, "interval": list(ends)}} if key else {}
         rows.append((words, percent(value, 2), f"{percent(ends[0], 2)} to {percent(ends[1], 2)}"))
-    calibration, charts = reliability_of(reliable)
+    calibration, charts = reliability_of(reliable, len(among_first))
     details |= calibration
     rows += [calibration_row(reliable)] if reliable is not None else []
     table = (pages.Table("Beside the accuracy", ("", "value", "95 % interval"), tuple(rows)),) if rows else ()
@@ -121,12 +121,10 @@ def calibration_row(found: Reliability) -> tuple[str, str, str]:
     return "expected calibration error", percent(found.error, 2), chance
 
 
-def reliability_of(found: Reliability | None) -> tuple[dict[str, Any], "tuple[Section, ...]"]:
-    """The calibration error for JSON, and the reliability diagram where there are enough answers."""
+def reliability_of(found: Reliability | None, images: int) -> tuple[dict[str, Any], "tuple[Section, ...]"]:
+    """The calibration error for JSON, and the reliability diagram where there are enough images."""
     details: dict[str, Any] = {"calibration_error": None if found is None else found.to_dict()}
-    if found is None:
-        return details, ()
-    if sum(row[2] for row in found.rows) < FOR_DIAGRAM:
+    if found is None or images < FOR_DIAGRAM:
         return details, ()
     from vitrail.pages.chart import Series, line_chart, linear_axis
 

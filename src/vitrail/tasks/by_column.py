@@ -13,7 +13,7 @@ from vitrail.tasks.by_class import DRAWS, by_class, calibration_row, reliability
 from vitrail.tasks.calibration import reliability
 from vitrail.tasks.classify import per_class
 from vitrail.tasks.ranking import worth_a_look
-from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32, wilson_interval
+from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32, drawn_interval, wilson_interval
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class AttributesMetrics(Metrics):
         value, (low, high) = _mean_accuracy(right, known)
         errors = (known & ~right).sum(axis=1) / known.sum(axis=1).clip(min=1)
         reliable = reliability(sure[known].astype(np.float64), right[known])
-        calibration, charts = reliability_of(reliable)
+        calibration, charts = reliability_of(reliable, len(ids))
         if reliable is not None:
-            header = ("over all pairs of image and column", "value", "by chance alone")
+            header = ("over all pairs of image and column", "value", "by chance alone, if all were independent")
             charts = (pages.Table("Are the probabilities right", header, (calibration_row(reliable),)), *charts)
         truths, said = (
             np.array([", ".join(words[row[there]]) for row, there in zip(each, known, strict=True)], object)
@@ -110,8 +110,7 @@ def _mean_accuracy(right: Bool[np.ndarray, "n c"], known: Bool[np.ndarray, "n c"
     value, *means = (
         _mean_of_columns(weight @ (right & known), weight @ known) for weight in (1 + 0 * draws[0], *draws)
     )
-    low, high = value + np.quantile(means, [0.025, 0.975]) - np.mean(means)
-    return value, (max(0.0, float(low)), min(1.0, float(high)))
+    return value, drawn_interval(value, means, len(right))
 
 
 def _mean_of_columns(hits: Int64[np.ndarray, " c"], images: Int64[np.ndarray, " c"]) -> float:

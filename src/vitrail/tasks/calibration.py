@@ -70,10 +70,11 @@ class Calibration(ShortRepr):
     def promise(self, coverage: float, words: str) -> str:
         """The guarantee, its assumption and its range, in a sentence; `words` say what holds so often."""
         low, high = (percent_in_words(end) for end in self.band(coverage))
-        return (
-            f"{words}, for images like the {self.images:,} of {self.on} by which that was fitted (such a fit gives "
-            f"{low} to {high}); for other kinds of images nothing is promised"
-        )
+        split, _, folds = self.on.partition(", ")
+        fitted = f"by which that was fitted (such a fit gives {low} to {high})"
+        if folds:  # of which no theorem gives a range
+            fitted = f"by whose errors that was fitted, {folds}: a close estimate, not a guarantee"
+        return f"{words}, for images like the {self.images:,} of {split} {fitted}; for other kinds nothing is promised"
 
 
 def calibration_from(values: Mapping[str, Any] | None) -> Calibration | None:

@@ -163,7 +163,9 @@ class Codec(ABC):
         """What `calibrate` has decided, in words."""
         if self.calibration is None:
             return "probabilities stay as they are, since for a temperature these are too few"
-        return f"outputs are divided by {self.temperature:.3g} (the temperature) before they become probabilities"
+        more = "; none is wrong, but one wrong answer is counted, so that a few right ones make nobody certain"
+        divided = f"outputs are divided by {self.temperature:.3g} (the temperature) before they become probabilities"
+        return f"{divided}{more * (self.calibration.right == 1)}"
 
     # ---- from data
 

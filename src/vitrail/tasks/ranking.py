@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.errors import counted
 from vitrail.tasks.by_class import DRAWS, calibration_row, reliability_of
 from vitrail.tasks.calibration import reliability
-from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows
+from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, drawn_interval
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitrail.tasks.multilabel import MultiLabels
 
 SHOWN = 12  # examples of each kind
+LISTED = 30  # labels in a table
 PRECISION = Metric("mean_average_precision", "mean average precision")
 
 
@@ -88,9 +89,7 @@ def interval_of_mean(outputs: Float[np.ndarray, "n v"], targets: Float[np.ndarra
         found = average_precisions(outputs, targets, np.bincount(draw.integers(0, count, count), minlength=count))
         if not np.isnan(found).all():
             means.append(float(np.nanmean(found)))
-    value = float(np.nanmean(average_precisions(outputs, targets)))
-    low, high = value + np.quantile(means, [0.025, 0.975]) - np.mean(means)
-    return max(0.0, float(low)), min(1.0, float(high))
+    return drawn_interval(float(np.nanmean(average_precisions(outputs, targets))), means, count)
 
 
 def best_threshold(odds: Float[Tensor, " n"], there: Bool[Tensor, " n"]) -> float:
@@ -141,7 +140,7 @@ class MultiLabelMetrics(Metrics):
         errors = codec.error(found, torch.from_numpy(targets)).numpy()
         sure = codec.confidence(found).numpy()
         reliable = reliability(codec.probabilities(found).numpy()[known], there[known])
-        calibration, charts = reliability_of(reliable)
+        calibration, charts = reliability_of(reliable, len(ids))
         of_pairs = (
             ()
             if reliable is None
@@ -153,6 +152,8 @@ class MultiLabelMetrics(Metrics):
         )
         loss = sum(each["loss"] for each in answers) / max(1, len(ids))
         left = f"; {counted(wide - len(counts), 'label')} without an image left out" if wide > len(counts) else ""
+        often = sorted(rows, key=lambda row: -row["images"])
+        most = f" (the {LISTED} most frequent of {len(rows)}; JSON has all)" if len(rows) > LISTED else ""
         ends = f"{percent(low, 2)} to {percent(high, 2)}"
         at = f"micro F1 {percent(micro, 1)}, macro F1 {percent(macro, 1)}"
         return Result(
@@ -181,7 +182,7 @@ class MultiLabelMetrics(Metrics):
                 f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
             ),
             tables=(
-                pages.Table("Label by label", LABEL_HEADER, tuple(map(_cells, rows))),
+                pages.Table(f"Label by label{most}", LABEL_HEADER, tuple(map(_cells, often[:LISTED]))),
                 *of_pairs,
                 *charts,
                 pages.Confusion(
@@ -202,7 +203,7 @@ class MultiLabelMetrics(Metrics):
         )
 
 
-CALIBRATION_HEADER = ("over all pairs of image and label", "value", "by chance alone")
+CALIBRATION_HEADER = ("over all pairs of image and label", "value", "by chance alone, if all were independent")
 LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
 
 

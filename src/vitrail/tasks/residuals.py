@@ -79,7 +79,7 @@ class NumberMetrics(Metrics):
             about=(
                 "",
                 f"By so much a prediction is wrong, on average. With 95 % confidence it lies, on images like these, "
-                f"between {shown.replace(' to ', ' and ')}{more}.",
+                f"between {shown.replace(' to ', ' and ')}.{more and f' {more[2:]}.'}",
             ),
             tables=(pages.Table("Number by number", tuple(_HEADER.values()), tuple(map(_cells, rows))),),
             examples=tuple(Example(int(ids[row]), name(int(ids[row])), truths[row], said[row]) for row in some),

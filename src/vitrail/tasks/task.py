@@ -456,6 +456,17 @@ def wilson_interval(correct: int | float, images: int | float) -> tuple[float, f
     return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
+def drawn_interval(value: float, drawn: Sequence[float], images: int | float) -> tuple[float, float]:
+    """95 % interval of a fraction: how far it moves when images are drawn anew, beside the mean of all draws.
+
+    Where all are right, or all wrong, no draw moves, which is no certainty: then it is Wilson's of as many images.
+    """
+    if np.ptp(drawn) < 1e-12:
+        return wilson_interval(value * images, images)
+    low, high = value + np.quantile(drawn, [0.025, 0.975]) - np.mean(drawn)
+    return max(0.0, float(low)), min(1.0, float(high))
+
+
 def fraction_result(
     metric: Metric,
     errors: NDArray[np.float64],
@@ -507,10 +518,23 @@ def fraction_result(
 
 def without_interval(result: Result) -> Result:
     """A result of samples that were trained on: no interval speaks of others like these, so none is stated."""
-    stated = re.compile(r" \(95 % interval [^)]*\)|With 95 % confidence [^()]* \(Wilson interval\)\. ?")
+    from vitrail import pages  # of an evaluation alone
+
+    stated = re.compile(r" \(95 % interval [^)]*\)|With 95 % confidence .*?\.(?: |$)| ?\(?[\d.]+ % to [\d.]+ %\)?$")
+
+    def bare(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: None if name == "interval" else bare(each) for name, each in value.items()}
+        return [*map(bare, value)] if isinstance(value, list) else value
+
+    def plain(section: Any) -> Any:
+        if not isinstance(section, pages.Table):
+            return section
+        return replace(section, rows=tuple(tuple(stated.sub("", cell) for cell in row) for row in section.rows))
+
     sentence, done, likely = (stated.sub("", words) for words in (result.sentence, *result.about))
-    details = {name: None if name == "interval" else value for name, value in result.details.items()}
-    return replace(result, interval=None, details=details, sentence=sentence, about=(done, likely))
+    tables, details = tuple(map(plain, result.tables)), bare(dict(result.details))
+    return replace(result, interval=None, details=details, sentence=sentence, about=(done, likely), tables=tables)
 
 
 def expect_codec(output: Codec, kind: type[Known], example: str) -> Known:

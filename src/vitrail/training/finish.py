@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.background import settle
@@ -246,11 +246,11 @@ def compare_sides(
     before, after = results[PROBE], results[TUNED]
     samples = prepared.final[0].samples
 
-    def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
+    def pairs(less: Float[np.ndarray, " n"]) -> tuple[Pair, ...]:
         found, known = [], (before.ids, before.truths, before.answers, after.answers)
         if any(len(each) != len(before.errors) for each in known):  # a task of one's own may have errors alone
             return ()
-        for row in np.flatnonzero(chosen)[:SHOWN].tolist():
+        for row in [row for row in np.argsort(-less, kind="stable")[:SHOWN].tolist() if less[row] > 0]:
             place = int(before.ids[row])
             image = prepared.model.preprocessing.to_array(samples.images.open(place))
             answers = [str(each[row]) for each in (before.truths, before.answers, after.answers)]
@@ -266,9 +266,10 @@ def compare_sides(
         sentence=f"{sentence}. {about.removesuffix('.')}" if about else sentence,
         values={name: one.metric.shown(one.value) for name, one in both.items()},
         confusions=confusions,
-        won=pairs(after.errors < before.errors),
-        lost=pairs(before.errors < after.errors),
+        won=pairs(before.errors - after.errors),
+        lost=pairs(after.errors - before.errors),
         counts=(won.won, won.lost),
+        is_wrong=prepared.model.output.is_wrong,
         verdicts={name: one.rates[0].words for name, one in tests.items()},
     )
 

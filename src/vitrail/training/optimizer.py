@@ -408,5 +408,6 @@ class Budget:
     def _phase(self, optimization: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in this number of steps, as far as there is time."""
         whole, epochs = optimization.epochs * self.per_epoch - origin, steps / self.per_epoch
-        why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
+        time = f"{self.limit:g} s, of which all else takes {self.around:.0f},"
+        why = f"{time} buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
         return phase_of(optimization, steps, first, origin, why)
