@@ -221,6 +221,19 @@ def no_such_name(word: str, names: Sequence[str], kind: str, argument: str) -> U
     return UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
 
 
+def same_contrast(name: str, names: Sequence[str]) -> UsageError:
+    """The error for an output that is held against itself; offers another."""
+    others = [each for each in names if each != name]
+    hint = Hint({"contrast": others[0]}) if others else Hint(drop=["contrast"])
+    return UsageError(f"target and contrast (--target, --contrast) are both '{name}'", hint)
+
+
+def no_coverage(kind: str) -> UsageError:
+    """The error for a coverage of a model whose outputs are of this kind."""
+    problem = f"a coverage is for one class an image and for numbers, but this model gives {kind}"
+    return UsageError(problem, Hint(drop=["coverage"]))
+
+
 def look_at(place: object, *flags: str) -> Hint:
     """A hint to see what lies at a path: `ls`, and in Python what tells the same."""
     python = f"os.{'stat' if any('l' in flag for flag in flags) else 'listdir'}({str(place)!r})"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -60,17 +61,18 @@ MODULES = {
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
 WORDS = {  # what each verb is told that is there, and is not
-    "train": ["nosuch", "./nosuch", "nosuch.csv"],
+    "train": ["nosuch", "./nosuch", "nosuch.csv", "PHOTOS"],
     "distill": ["nosuch --teacher torchvision:resnet18", "digits --teacher ./nosuch"],
     "evaluate": ["runs/nosuch", "HERE ./nosuch"],
     "predict": [
         *("runs/nosuch a.png", "HERE nosuch.png", "HERE ./nosuch", "nosuch.pth HERE", "owner/nosuch HERE"),
-        "OURS nosuch",
+        *("OURS nosuch", "LABELS digits --coverage 0.9", "HERE digits --out HERE/p.csv"),
     ],
     "explain": [
         *("nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"),
         *("HERE digits --nearest nosuch.npz", "OURS digits nosuch", "OURS digits --target b"),
-        "OURS digits --contrast b",
+        *("OURS digits --contrast b", "OURS digits --target a --contrast a", "LABELS digits --target nosuch"),
+        "HERE digits --out HERE/page.html",
     ],
     "embed": ["nosuch digits --out f.npz", "HERE nosuch.csv --out f.npz"],
     "similar": ["nosuch a.png digits", "HERE nosuch.png digits", "HERE digits ./nosuch", "HERE digits nosuch.npz"],
@@ -127,14 +129,17 @@ def test_what_is_not_there_and_no_value_are_refused_without_torch(tmp_path: Path
     """By every verb. pydantic, which reads numbers, and the table of methods may be loaded."""
     places = {"HERE": tmp_path / "model.safetensors", "OURS": tmp_path / "ours"}
     places["HERE"].touch()
-    places["OURS"].mkdir()
-    places["STOPPED"] = tmp_path / "stopped"
-    places["STOPPED"].mkdir()
+    for name in ("STOPPED", "LABELS", "PHOTOS"):
+        places[name] = tmp_path / name.lower()
+    for name in places.keys() - {"HERE"}:
+        places[name].mkdir()
+    (places["PHOTOS"] / "a.png").touch()
+    (places["LABELS"] / "config.json").write_text('{"vitrail": {"input": {}, "output": {"labels": ["a", "c"]}}}')
     (places["STOPPED"] / "config.yaml").write_text("data: digits\n")
     (places["OURS"] / "config.json").write_text('{"vitrail": {"input": null, "output": {"classes": ["a", "c"]}}}')
     refused = [f"{verb} {words}" for table in (WORDS, OPTIONS) for verb, some in table.items() for words in some]
     assert {words.split()[0] for words in refused} == VERBS.keys() - {"completion"}
-    here = [" ".join(str(places.get(word, word)) for word in words.split()) for words in refused]
+    here = [re.sub("|".join(places), lambda found: str(places[found[0]]), words) for words in refused]
     assert heavy_after(EVERY.format(lines=[(words, (2, 3), HEAVY[:5]) for words in here])) == ["pydantic"]
 
 

@@ -257,4 +257,4 @@ def test_every_verb_and_every_guess_is_there() -> None:
     known = {each.name.replace("_", "-") for verb in VERBS.values() for each in fields(verb.options)}
     assert {each.partition("=")[0] for meaning in guesses("options").values() for each in meaning.split()} <= known
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "limits.md").read_text("utf-8"), re.MULTILINE)
-    assert {heading.lower().replace(" ", "-") for heading in headings} == {*guesses("missing").values()}
+    assert {heading.lower().replace(" ", "-") for heading in headings} >= {*guesses("missing").values()}

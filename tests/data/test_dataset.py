@@ -319,6 +319,7 @@ def test_flat_folder(tmp_path: Path) -> None:
     whole = open_split(str(tmp_path), names_of(source))
     assert (whole.split, len(whole.samples)) == ("all", 63)
     own = open_split(str(tmp_path), names_of(source), split="validation", seed=3)
+    assert open_split(str(tmp_path), names_of(source), split="val", seed=3).split == own.split == "validation"
     assert names(own.samples) == names(source.validation)
     with pytest.raises(UsageError, match="all, train, validation"):
         open_split(str(tmp_path), names_of(source), split="test")

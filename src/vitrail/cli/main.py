@@ -17,8 +17,18 @@ from typing import Any, NamedTuple
 from vitrail.arguments import guesses
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
-from vitrail.cli.parse import DASHES, EXAMPLES, command_of, data_of, parse
-from vitrail.data.sources import FEATURES, check_images, check_path, files_of, format_of, is_named, known_format
+from vitrail.cli.parse import DASHES, EXAMPLES, command_of, data_of, names_images, parse
+from vitrail.data.sources import (
+    EXTENSIONS,
+    FEATURES,
+    UNLABELLED,
+    check_images,
+    check_path,
+    files_of,
+    format_of,
+    is_named,
+    known_format,
+)
 from vitrail.errors import (
     DEPTHS,
     INTERRUPTED,
@@ -31,13 +41,24 @@ from vitrail.errors import (
     check_task,
     located,
     nearest,
+    no_coverage,
     no_such_name,
     out_of_memory,
     parse_device,
     parse_size,
+    same_contrast,
     worker_ended,
 )
-from vitrail.io import begin_command, check_new, check_table, evaluation_place, neighbours_place, once, page_at
+from vitrail.io import (
+    begin_command,
+    check_new,
+    check_table,
+    check_writable,
+    evaluation_place,
+    neighbours_place,
+    once,
+    page_at,
+)
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
 from vitrail.weights.places import check_model, is_foreign, stated_by
@@ -119,14 +140,28 @@ def suggested(hint: Hint, words: Sequence[str]) -> str:
     first, *again = shlex.split(line, comments=True) if line.startswith("vitrail ") else [""]
     if not first or again[0] not in VERBS or [*again] == [*words] or {"-h", "--help"} & {*again}:
         return line
-    try:
-        refuse_at_once(parse(VERBS[again[0]].options, again[0], again[1:]))
-    except VitrailError as error:
-        if error.hint.flags or error.hint.drop or error.hint.instead:
-            further = suggested(error.hint, again)
-            if further.startswith("vitrail ") and "--help" not in further:
-                return further if "  # " in further else "  # ".join([further, *line.split("  # ")[1:]])
+    error = _refusal_of(again)
+    if error and (error.hint.flags or error.hint.drop or error.hint.instead):
+        further = suggested(error.hint, again)
+        if further.startswith("vitrail ") and "--help" not in further:
+            return further if "  # " in further else "  # ".join([further, *line.split("  # ")[1:]])
     return line
+
+
+def _refusal_of(words: Sequence[str]) -> VitrailError | None:
+    """Why a command would be refused at once."""
+    if words[0] in VERBS and not {"-h", "--help"} & {*words}:
+        try:
+            refuse_at_once(parse(VERBS[words[0]].options, words[0], words[1:]))
+        except VitrailError as error:
+            return error
+    return None
+
+
+def _typed_as(way: str, words: Sequence[str]) -> list[str]:
+    """The words of a command that is meant: RUN in it is the first that was typed, else these stand behind."""
+    run, *more = words if words and words[0][:1] not in DASHES else [EXAMPLES["run"], *words]
+    return [*(each.replace("RUN", run) for each in way.split()), *(more if "RUN" in way else words)]
 
 
 def _leave(number: int, frame: object) -> None:
@@ -185,17 +220,20 @@ def run(arguments: list[str]) -> int:
         if page := guesses("missing").get(plain):
             run, *more = [word for word in words if word[:1] not in DASHES] or ["runs/latest"]
             hint = guesses("instead")[page]
-            said = {"'RUN'": repr(run), "RUN": shlex.quote(run), "IMAGES": shlex.join(more)}
             data = data_of(run) or (run if Path(run).is_dir() and not stated_by(run) else EXAMPLES["data"])
-            for word, typed in {**said, "DATA": shlex.quote(data)}.items():
+            if names_images(run):
+                run, more = EXAMPLES["run"], [run, *more]
+            said = {"'RUN'": repr(run), "RUN": shlex.quote(run), "IMAGES": shlex.join(more), "DATA": shlex.quote(data)}
+            for word, typed in said.items():
                 hint = hint.replace(word, typed)
             raise UsageError(f"vitrail has no verb '{name}', and nothing that does this (docs/limits.md)", hint)
-        meant, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
-        if meant is None and place is not None:
-            meant, words = words[place], [name, *words[:place], *words[place + 1 :]]
-        meant = meant or nearest(plain, VERBS, 0.65)
-        again = shlex.join([*meant.split(), *words]) if meant else "--help"
-        raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
+        ways, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
+        if ways is None and place is not None:
+            ways, words = words[place], [name, *words[:place], *words[place + 1 :]]
+        ways = ways or nearest(plain, VERBS, 0.65)
+        again = [_typed_as(way, words) for way in ways.split(" or ")] if ways else [["--help"]]
+        meant = next((each for each in again if not _refusal_of(each)), again[0])
+        raise UsageError(f"unknown verb '{name}'", shlex.join(["vitrail", *meant]))
     verb = VERBS[name]
     options = parse(verb.options, name, words)
     refuse_at_once(options)
@@ -252,7 +290,10 @@ def check_recipe(options: Any, name: str) -> None:
 def check_samples(options: Any, what: str) -> None:
     """Refuse data to train on or to pack that are not there, and a run, of which the data are meant."""
     if is_named(what) or not stated_by(what):
-        known_format(what)
+        row, auto = known_format(what), isinstance(options, args.Train) and options.task == "auto"
+        files = [*Path(what).expanduser().iterdir()] if auto and row.sorts and options.config is None else []
+        if files and all(file.suffix.lower() in EXTENSIONS and file.is_file() for file in files):
+            raise DataError(f"{what} has no labels", UNLABELLED)
         return
     config = Path(what) / "config.yaml"
     text = config.read_text("utf-8", "replace") if config.is_file() else ""
@@ -273,26 +314,41 @@ def check_inputs(options: Any, words: str | Sequence[str]) -> None:
 
 
 def check_class(options: Any, argument: str, word: str) -> None:
-    """Refuse a class that a model of ours, whose classes its folder states, does not have."""
-    stated = stated_by(options.run).get("output")
-    output = stated if isinstance(stated, dict) and options.class_names is None else {}
-    names = output.get("classes")
-    if isinstance(names, list) and word[:1] != "-" and canonical(word) not in (*names, *output.get("ids", ())):
-        raise no_such_name(word, names, "classes", argument)
+    """Refuse an output that a model of ours, whose folder states them, does not have, or that is both sides."""
+    output = _outputs_of(options.run) if options.class_names is None else {}
+    for kind in KINDS & output.keys() if word[:1] != "-" else ():
+        if canonical(word) not in (*output[kind], *output.get("ids", ())):
+            raise no_such_name(word, output[kind], kind, argument)
+        if argument == "contrast" and canonical(word) == canonical(options.target or ""):
+            raise same_contrast(word, output[kind])
+
+
+def check_coverage(options: Any, coverage: float) -> None:
+    """Refuse a coverage of a model of ours whose folder states that it gives labels."""
+    if "labels" in _outputs_of(options.run):
+        raise no_coverage("labels")
+
+
+def _outputs_of(run: str) -> dict[str, Any]:
+    """What the folder of a model of ours states of its outputs."""
+    stated = stated_by(run).get("output")
+    return stated if isinstance(stated, dict) else {}
 
 
 def check_written(options: Any, out: Path) -> None:
     """Refuse a file that the verb could not write in the end."""
     pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
     if isinstance(options, args.Train | args.Distill):
-        if options.resume == "never" and not options.dry_run and _is_first():  # which may have made it
-            check_new(out)
+        if options.resume != "never" or options.dry_run or not _is_first():  # the first may have made it
+            return
+        check_new(out)
     elif isinstance(options, args.Predict):
         check_table(out, out.suffix.lower(), "predictions", ".csv")
     elif isinstance(options, args.Embed):
         check_table(out, out.suffix, "features", FEATURES[0])
     elif type(options) in pages and out.suffix.lower() != args.LINES:
-        pages[type(options)](out)
+        out = pages[type(options)](out)
+    check_writable(out)
 
 
 def check_data_root(options: Any, root: Path) -> None:
@@ -335,12 +391,13 @@ def check_network(size: str) -> None:
 
 
 NAMES = "data", "inputs", "images"  # options that name data
+KINDS = {"classes", "labels", "numbers"}  # under which a model of ours states the names of its outputs
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
 CHECKS: dict[str, Callable[[Any], object]] = {
     "run": check_model,
     "teacher": located("the teacher")(check_model),
     "model": check_model,
-    "init": lambda name: name == "auto" or check_model(name),
+    "init": lambda name: name == "auto" or check_model(name, Hint({"init": "auto"})),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
     **dict.fromkeys(("similar_to", "background"), check_images),
@@ -370,6 +427,7 @@ def refuse_at_once(options: Any) -> None:
         "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),
         **dict.fromkeys(("inputs", "images"), partial(check_inputs, options)),
         **{name: partial(check_class, options, name) for name in ("target", "contrast")},
+        "coverage": partial(check_coverage, options),
         "out": partial(check_written, options),
         "recipe": partial(check_recipe, options),
         "data_root": partial(check_data_root, options),

@@ -35,6 +35,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from vitrail.arguments import guesses, parse_word
 from vitrail.data.sources import is_named
 from vitrail.errors import Hint, UsageError, as_word, check_bounds, nearest, words_inside
+from vitrail.weights.places import of_others
 
 Options = TypeVar("Options")
 
@@ -217,7 +218,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
         problem = f"vitrail {verb} needs {one.flag} ({about[0].lower()}{about[1:]})"
         first = given.get("run", [""])[0]
         typed = {each.name: (each.positional and data_of(first)) or each.example for each in missing}
-        if one.positional and str(mimetypes.guess_type(first)[0]).startswith("image/"):
+        if one.positional and first and names_images(first):
             typed |= {one.name: first, "run": options["run"].example}
         raise UsageError(problem, Hint(typed))
     named = [word for name, found in given.items() if options[name].positional for word in found]
@@ -246,6 +247,14 @@ def _misplaced(
     is_next = any(given.get(name, option.choices)[0] in option.choices for name in after)
     gone = {*option.choices} if is_next else {*option.choices, *given[option.name]}
     return shlex.join(["vitrail", verb, option.choices[0], *(word for word in words if word not in gone)])
+
+
+def names_images(word: str) -> bool:
+    """Whether a word that stands where a run is wanted names images: an image, a named set, or what is no model."""
+    path = Path(word)
+    if not path.exists():
+        return is_named(word) or str(mimetypes.guess_type(word)[0]).startswith("image/")
+    return not (_is_run(word) or of_others(path) or (path / "config.yaml").exists())
 
 
 def _is_run(word: str) -> bool:

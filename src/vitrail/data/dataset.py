@@ -29,6 +29,7 @@ from vitrail.data.columns import (
     Samples,
     Texts,
     Vocabulary,
+    split_of,
     texts_digest,
 )
 from vitrail.data.images import ArrayImages, Images
@@ -244,6 +245,7 @@ def match_split(
         split = usual
     elif VALIDATION not in splits:
         splits = {**splits, **divide(raw, column, seed)[0]}
+    split = split if split in splits else split_of(split) or split
     if split not in splits:
         guess = nearest(split, splits) or usual
         raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))

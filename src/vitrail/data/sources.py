@@ -158,6 +158,7 @@ EXTENSIONS = (
 )
 """The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
 
+UNLABELLED = "one folder for each class, or a list with the columns path,label"
 FEATURES = (".npz", PARQUET)  # of the files that vitrail embed writes
 MAKES_FEATURES = Hint(
     text="vitrail embed --help  # makes such a file",

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.columns import Column, Match
-from vitrail.errors import Hint, UsageError, no_such_name
+from vitrail.errors import Hint, UsageError, no_coverage, no_such_name
 from vitrail.text import canonical, percent, percent_in_words
 
 if TYPE_CHECKING:
@@ -230,8 +230,7 @@ class Codec(ABC):
         if coverage is None:
             return self
         if not self.promises:
-            problem = f"a coverage is for one class an image and for numbers, but this model gives {self.describe()[0]}"
-            raise UsageError(problem, Hint(drop=["coverage"]))
+            raise no_coverage(self.describe()[0])
         return replace(self, coverage=coverage)  # pyrefly: ignore[bad-specialization]
 
     def promise(self) -> str:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, LABELS, NUMBER, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
+from vitrail.data.sources import UNLABELLED
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
 from vitrail.nn import grid_of
 from vitrail.nn.networks import NetworkConfig, SequenceConfig, output_count, reads_of
@@ -348,7 +349,6 @@ CLASS_OF = {
 
 
 NUMBERED = ({LABEL, NUMBER}, {ATTRIBUTES, NUMBER})  # columns of a list whose labels may be classes or amounts
-UNLABELLED = "one folder for each class, or a list with the columns path,label"
 
 
 TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, lambda name: resolve_name(f"vitrail.tasks.{name}:{CLASS_OF[name]}")())

@@ -21,7 +21,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.layout import Layout
 from vitrail.data.sources import Data, Reader, name_passed
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.io import locked, resume_command
 from vitrail.model import Model
 from vitrail.nn import Parts
@@ -301,7 +301,7 @@ def plan_training(
         request = _distillation(data, teacher, options, assume, classes)
     if options.resume != "never":
         problem = f"a dry run is for a new run, and --resume {options.resume} continues one"
-        raise UsageError(problem, "leave it out")
+        raise UsageError(problem, Hint(drop=["dry_run"]))
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
     prepared, began = new_run(with_file(request), listen, dry=True), request.began

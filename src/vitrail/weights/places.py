@@ -127,8 +127,12 @@ def timm_table() -> dict[str, Any]:
     return {name: row for name, row in timm_architectures().items() if row["tags"]}
 
 
-def check_model(name: str | Path) -> None:
+def check_model(name: str | Path, usual: Hint = FIRST_RUN) -> None:
     """Refuse the name of a model or of weights behind which nothing is; whether a hub has it, only the hub knows.
+
+    Args:
+        name: As it was typed.
+        usual: What to try where nothing is like it.
 
     Raises:
         UsageError: It is a hub's name without the hub, or of a library that publishes none.
@@ -151,11 +155,12 @@ def check_model(name: str | Path) -> None:
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     marks = f"model/{CONFIG}", "config.yaml"
     siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
-    close = nearest(path.name, siblings)
-    some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
     around = path.parent if is_ours(path.parent) or is_ours(path.parent / "model") else None
-    other = path.with_name(close) if close else around
-    hint = Hint(instead={str(path): str(other)}) if other else some
+    last = sorted(siblings, key=lambda one: ((path.with_name(one) / "model").is_dir(), one))[-4:]
+    if siblings and usual is FIRST_RUN:
+        usual = Hint(instead={str(path): str(path.with_name(last.pop()))}, text=f"or {', '.join(last)}" if last else "")
+    other = path.with_name(close) if (close := nearest(path.name, siblings)) else around
+    hint = Hint(instead={str(path): str(other)}) if other else usual
     raise DataError(f"there is no run or model at {path}", hint)
 
 

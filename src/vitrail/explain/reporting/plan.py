@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.images import NamedImage, evenly, open_image
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted, same_contrast
 from vitrail.explain.evidence import check_background
 from vitrail.explain.forward import Gridded, with_grid
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, USUAL, Method, MethodLike, methods_of
@@ -289,11 +289,7 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
     against = None if contrast is None else model.output.index(contrast, "contrast")
     index = by_index(target, model.output)
     if against is not None and against in (index if isinstance(index, list) else [index]):
-        name = model.output.name(against)
-        others = [each for i, each in enumerate(model.output.names) if i != against]
-        hint = Hint({"contrast": others[0]}) if others else Hint(drop=["contrast"])
-        problem = f"target and contrast (--target, --contrast) are both '{name}'"
-        raise UsageError(problem, hint)
+        raise same_contrast(model.output.name(against), model.output.names)
     return replace(plan, target=index, contrast=against)
 
 
