@@ -14,7 +14,7 @@ from tests.tasks.label_sets import TellLabels, read_pets
 from tests.tasks.patterns import OPTIONS, SMALL, images
 from tests.tasks.pretext import WIDTH, TellBrightness, brightness, read_nothing
 from tests.training.tiny import rows
-from vitrail.cli.main import CHECKS
+from vitrail.cli.refusals import CHECKS
 from vitrail.data import sources
 from vitrail.data.sources import FORMATS, Format
 from vitrail.features.file import read_features
