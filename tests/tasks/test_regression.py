@@ -244,6 +244,12 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert explained.code == 0, explained.err
     shown = json.loads(explained.out)["images"][0]
     (view,), up = shown["attributions"], shown["values"]["up"]
+    with listed.open() as file:
+        numbers = {row["path"]: [row["left"] and float(row["left"]), float(row["up"])] for row in csv.DictReader(file)}
+    near = shown["beside"]["nearest"]
+    assert near
+    said = [[value and float(value) for value in one["label"].split(", ")] for one in near]
+    assert said == [numbers[Path(one["file"]).name] for one in near]
     trust, background = view["trust"], model.background_images
     assert background is not None
     without = codec.in_unit(composites_of(model.network, background, 0))[:, 1].numpy()

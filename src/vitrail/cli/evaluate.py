@@ -62,12 +62,12 @@ def _print_evaluation(result: Result) -> None:
     for table in result.tables:
         match table:
             case ClassTable():
-                print_classes(table.rows)
+                print_classes(table.rows, table.title)
             case Table():
                 print_table(table.rows, table.header, left=0)
 
 
-def print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_classes(rows: Sequence[Mapping[str, Any]], title: str = "class") -> None:
     """A table of the classes that have images, the worst first."""
     columns, held = ("precision", "recall", "f1"), [row for row in rows if row["images"]]
     worst_first = sorted(held, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
@@ -75,7 +75,7 @@ def print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
         (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
         for row in worst_first[:CLASSES]
     ]
-    print_table(cells, ("class (worst first)", "images", *columns))
+    print_table(cells, (f"{title} (worst first)", "images", *columns))
     if len(held) > CLASSES:
         print(f"and {counted(len(held) - CLASSES, 'better class', 'better classes')} (--json has all)")
     if len(rows) > len(held):

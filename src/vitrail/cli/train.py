@@ -48,7 +48,7 @@ def run(options: Train | Distill, command: str) -> int:
     if isinstance(found, Plan):
         _print_plan(found, options)
     elif first:
-        _print_result(found, screen, options.json)
+        _print_result(found, screen, options.json, progress.said)
     return 0
 
 
@@ -67,8 +67,8 @@ def _train(options: Train | Distill, progress: "TrainingProgress", command: str)
     return train(data, out, chosen, progress, command, **assumed)
 
 
-def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
-    """How well it went, where the result is, and a command that uses it."""
+def _print_result(finished: Finished, screen: Console, as_json: bool, said: set[str]) -> None:
+    """How well it went, where the result is, a command that uses it, and notes that were not printed before."""
     evaluated, folder, model = finished.evaluated, str(finished.folder), finished.model
     if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
@@ -77,7 +77,7 @@ def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
     name, value = evaluated.headline
     screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
-    for sentence in evaluated.notes:
+    for sentence in (note for note in evaluated.notes if note not in said):
         warn(sentence)
     print_line(f"the page   {finished.folder / 'run.html'}")
     print_line(f"the model  {finished.folder / 'model'}")
@@ -125,6 +125,7 @@ class TrainingProgress:
         self.console = console
         self.live = console.is_terminal and not console.is_dumb_terminal
         self.started: Started | None = None
+        self.said = set[str]()
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -144,6 +145,7 @@ class TrainingProgress:
         """Show one event."""
         match event:
             case str():
+                self.said.add(event)
                 style = "yellow" if event.startswith(("warning", "left out")) else "dim"
                 self.bar.update(self.task, visible=False)  # what it showed is over
                 self.console.print(Text(one_line(event), style=style))

@@ -30,7 +30,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.columns import ALL, TRAIN, RawDataset, Samples
 from vitrail.data.dataset import Split
-from vitrail.data.images import Images, evenly
+from vitrail.data.images import evenly
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import files_of, format_of, read_images
 from vitrail.errors import DataError, Hint, UsageError, check_count, some_of
@@ -108,7 +108,7 @@ class Neighbour(ShortRepr):
     Attributes:
         name: What it is called in its data.
         split: Which split it belongs to.
-        label: Its class; None where the data name none.
+        label: Its class, labels or numbers; None where the data name none.
         distance: 1 less the cosine of both images' vectors: 0 for the same direction.
         here: Where the query agrees with it; None where the images are not at hand.
         there: The same of its own patches.
@@ -294,21 +294,21 @@ class KnownImages:
         names = {split: samples.images.names() for split, samples in splits.items()}
         return {(split, name): row for split, own in names.items() for row, name in enumerate(own)}
 
-    def _images(self, row: int) -> tuple[Images, int] | None:
-        """Among which images that of a row is, and its number there; None where it is not at hand."""
+    def _sample(self, row: int) -> tuple[Samples, int] | None:
+        """Among which samples the image of a row is, and its number there; None where it is not at hand."""
         place = self.features.splits[row], self.features.ids[row]
-        return (self.raw.splits[place[0]].images, self.at[place]) if self.raw is not None and place in self.at else None
+        return (self.raw.splits[place[0]], self.at[place]) if self.raw is not None and place in self.at else None
 
     def open(self, row: int) -> Image.Image | None:
         """The image of a row; None where it is not at hand, or can no longer be read."""
-        if (found := self._images(row)) is not None:
+        if (found := self._sample(row)) is not None:
             with suppress(DataError):
-                return found[0].open(found[1])
+                return found[0].images.open(found[1])
         return None
 
     def file(self, row: int) -> Path | None:
         """The path of the image of a row; None when it is no file, or not at hand."""
-        return None if (found := self._images(row)) is None else found[0].file(found[1])
+        return None if (found := self._sample(row)) is None else found[0].images.file(found[1])
 
     def key(self, row: int) -> object:
         """Equal for the same image, wherever it is listed."""
@@ -318,14 +318,18 @@ class KnownImages:
 
     def neighbour(self, model: Model, row: int, distance: float) -> Neighbour:
         """A row as a neighbour at this distance, with a small image where that is at hand."""
-        image, facts = self.open(row), (self.features.ids[row], self.features.splits[row], self.label(row), distance)
+        label = self.label(row, model.task.column)
+        image, facts = self.open(row), (self.features.ids[row], self.features.splits[row], label, distance)
         shown = None if image is None else Image.fromarray(model.preprocessing.to_array(image))
         drawn = None if shown is None else np.asarray(shown.reduce(max(1, max(shown.size) // THUMBNAIL)))
         return Neighbour(*facts, image=drawn, file=self.file(row))
 
-    def label(self, row: int) -> str | None:
-        """The class of a row, where known."""
-        return None if self.features.labels is None else self.features.labels[row]
+    def label(self, row: int, column: str | None) -> str | None:
+        """The class of a row, or what this column has of it; None where that is not known or not at hand."""
+        if self.features.labels is not None:
+            return self.features.labels[row]
+        found = self._sample(row)
+        return None if found is None or column not in found[0].columns else found[0].column(column).word(found[1])
 
 
 def open_known(
@@ -382,6 +386,7 @@ def _describe_query(
     others: Sequence[Grid],
 ) -> SimilarImages:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""
+    column = model.task.column
     opened = [wanted.open(query), *(known.open(row) for row, _ in rows)]
     grids = _tokens(model, opened)
     shown = [None if each is None else model.preprocessing.to_array(each) for each in opened]
@@ -390,10 +395,10 @@ def _describe_query(
         own, here, there = grids[0], None, None
         if own is not None and grid is not None:
             here, there = agreement(own, grid, others), agreement(grid, own, others)
-        facts = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
+        facts = known.features.ids[row], known.features.splits[row], known.label(row, column), max(0.0, 1 - cosine)
         neighbours.append(Neighbour(*facts, here, there, image, known.file(row)))
     return SimilarImages(
-        wanted.features.ids[query], wanted.label(query), tuple(neighbours), shown[0], wanted.file(query)
+        wanted.features.ids[query], wanted.label(query, column), tuple(neighbours), shown[0], wanted.file(query)
     )
 
 
