@@ -216,9 +216,8 @@ def no_such_name(word: str, names: Sequence[str], kind: str, argument: str) -> U
         argument: `target` or `contrast`.
     """
     guess = names[int(word)] if word.isdecimal() and int(word) < len(names) else nearest(word, names)
-    few = f", which are {', '.join(names)}" if len(names) <= FEW_NAMES else ""
     hint = Hint({argument: guess}) if guess else Hint(drop=[argument])
-    return UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
+    return UsageError(f"'{word}' is none of the {kind} of the model, which are {some_of(names, FEW_NAMES)}", hint)
 
 
 def same_contrast(name: str, names: Sequence[str]) -> UsageError:

@@ -14,7 +14,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
-from vitrail.tasks.task import unlabelled
+from vitrail.tasks.task import choose_task, unlabelled
 
 NUMBERS = range(24)
 SPECIES = [("bee", "ant", "cat")[number % 3] for number in NUMBERS]
@@ -116,6 +116,41 @@ def test_several_labels_are_seen(photos: Path) -> None:
     assert labels_by_file(read(write(photos, "o.csv", ["path,ant,bee,cat", *one]))) == dict(
         zip(files(), SPECIES, strict=True)
     )
+
+
+def test_columns_that_are_named_decide_the_task(photos: Path) -> None:
+    """Whatever else the list has, also columns of usual names; a note names both, and other tasks say what is there."""
+    rows = table("path,colour,shape,labels,objects,text", "{file},c{n},{s},{s}|x,1{n}.5,words {n}")
+    path = write(photos, "all.csv", [line.replace(f",c{n - 1},", f",c{n % 2},") for n, line in enumerate(rows)])
+    for named, task in {
+        "colour": "classify",
+        "shape": "classify",
+        "colour,shape": "attributes",
+        "labels": "multilabel",
+        "objects": "regression",
+    }.items():
+        raw = read(path, layout=Layout(label_column=named))
+        assert choose_task(path, raw.columns()).name == task
+        (note,) = raw.notes
+        taken, left = note.split("not ")
+        assert all((one in taken) == (one in named.split(",")) for one in ("colour", "shape", "labels", "objects"))
+        assert all((one in left) != (one in named.split(",")) for one in ("colour", "shape", "labels", "objects"))
+        other = "multilabel" if task == "classify" else "sequences"
+        with pytest.raises(DataError, match=other) as caught:
+            choose_task(path, raw.columns(), other)
+        assert isinstance(caught.value.hint, Hint)
+        assert choose_task(path, raw.columns(), caught.value.hint.flags["task"]).name == task
+
+
+def test_words_among_numbers_are_named_where_numbers_are_read(photos: Path) -> None:
+    for words, task in ((2, "regression"), (3, "classify")):  # of 24 cells: up to a tenth
+        cells = ["many" if n < words else f"{n}.5" for n in NUMBERS]
+        raw = read(write(photos, "w.csv", ["path,count", *map(",".join, zip(files(), cells, strict=True))]))
+        assert choose_task("w.csv", raw.columns()).name == task
+        if task == "regression":
+            with pytest.raises(DataError, match=r"w\.csv, line 2: .*count.*many.* 1 .*24"):
+                raw.splits["all"].column("number")
+        assert raw.splits["all"].labels == tuple(cells), "as classes they are what they are"
 
 
 def test_splits_by_flags_and_folds(photos: Path) -> None:

@@ -17,6 +17,7 @@ from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import Texts
+from vitrail.data.dataset import Counts
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, UsageError
@@ -27,6 +28,7 @@ from vitrail.explain.sanity_check import scramble
 from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
 from vitrail.tasks.ranking import average_precisions, best_threshold
 from vitrail.tasks.target import beside_doubt
+from vitrail.training.prepared import open_data
 
 NAMES = ("bird", "cat", "dog")
 EXACT = 1e-12
@@ -364,8 +366,16 @@ def test_what_cannot_be_learnt(tmp_path: Path) -> None:
     listed = write_pets(tmp_path, "words")
     none = tmp_path / "none.csv"
     none.write_text(listed.read_text().replace("bird", "").replace("cat", "").replace("dog", "").replace("|", ""))
-    must_refuse(call("train", none, "--task", "multilabel", "--out", tmp_path / "x"), DATA, "label")
+    must_refuse(call("train", none, "--task", "multilabel", "--out", tmp_path / "x"), DATA, "none.csv multilabel")
     must_refuse(call("train", listed, "--task", "classify", "--out", tmp_path / "x"), DATA, "list.csv labels classify")
     assert not (tmp_path / "x").exists()
+    head, *lines = write_pets(tmp_path, "columns").read_text().splitlines()
+    listed.write_text("\n".join([f"{head},never", *(f"{line},0" for line in lines)]))
+    dataset, _ = open_data(str(listed), "auto", None, 0, Counts())
+    assert dataset.codec.names == NAMES
+    assert [NAMES[0] in note for note in dataset.notes if "no training image" in note and "never" in note] == [False]
+    many = MultiLabels(tuple(f"label {number:03}" for number in range(100)))
+    with must_raise(UsageError, "sheep.*label 000.*90 more"):
+        many.index("sheep")
     with must_raise(DataError):
         MultiLabels(NAMES).fit(torch.zeros(4, 2), torch.ones(4, 3))

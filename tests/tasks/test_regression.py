@@ -302,8 +302,15 @@ def test_what_cannot_be_learnt(tmp_path: Path) -> None:
         rows = [",".join([*line.split(",")[:3], value]) for line in lines]
         (tmp_path / "other.csv").write_text("\n".join([head, *rows]))
         words = ("--label-column", "up", "--task", "regression", "--out", tmp_path / "x")
-        must_refuse(call("train", tmp_path / "other.csv", *words), DATA, "up" if value != "nan" else "number")
+        must_refuse(
+            call("train", tmp_path / "other.csv", *words), DATA, "up" if value != "nan" else "other.csv regression"
+        )
         assert not (tmp_path / "x").exists()
     words = ("--label-column", "split", "--task", "regression", "--out", tmp_path / "x")
-    must_refuse(call("train", listed, *words), DATA, "number")
+    must_refuse(call("train", listed, *words), DATA, "list.csv regression")
+    words = ("--label-column", "up", "--task", "classify", "--out", tmp_path / "x")
+    must_refuse(call("train", listed, *words), DATA, "160")  # numbers, each at one image
+    (tmp_path / "one.csv").write_text("\n".join(["path,flag", *(f"{line.split(',')[0]},0" for line in lines)]))
+    must_refuse(call("train", tmp_path / "one.csv", "--out", tmp_path / "x"), DATA, "0")
+    assert not (tmp_path / "x").exists()
     assert Regression().codec_from_dict(TWO.to_dict()) == TWO

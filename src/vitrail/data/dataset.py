@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,12 @@ from vitrail.data.columns import (
     texts_digest,
 )
 from vitrail.data.images import ArrayImages, Images
+from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, check_fields, counted, located, nearest, some_of
 from vitrail.text import ShortRepr
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
+LONG = 300  # characters of a list of names, in a message
 NEAREST = 3  # classes that are unknown and whose nearest is named
 MOST_HELD_OUT = 5000  # samples that are held out for validation, where a tenth would be more
 
@@ -192,7 +195,12 @@ def make_dataset(
             notes.append(f"{split}: left out {counts}, which the training split does not have.")
         if not len(splits[split]):
             problem = f"the {split} split of {name} has no class of the training split"
-            raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
+            raise DataError(problem, f"name its classes as in training: {_short(codec.describe()[1])}")
+    labels, elsewhere = divided[TRAIN].column(column), {name for each in unknown.values() for name in each}
+    if isinstance(labels, LabelSets) and (
+        never := [name for name in labels.names if name not in {*codec.number_of, *elsewhere}]
+    ):
+        notes.append(f"Left out {_short(some_of(never))}: no training image has {'it' if len(never) == 1 else 'them'}.")
     hashed = _fingerprint(column, splits)
     return Dataset(
         name, raw.root, column, codec, splits, tuple(notes), seed_used, hashed, unknown, raw.classes, raw.facts
@@ -256,8 +264,8 @@ def match_split(
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
         counts = splits[split].column(column).counts()
-        has = f": it has {some_of(list(counts))}" if counts else ""
-        hint = meant or f"name its classes as the model does, or by number from 0: {codec.describe()[1]}"
+        has = f": it has {_short(some_of(list(counts)))}" if counts else ""
+        hint = meant or f"name its classes as the model does, or by number from 0: {_short(codec.describe()[1])}"
         raise DataError(f"{name} has no class of the model{has}", hint)
     if unknown:
         counts = _list_counts(unknown, len(samples) < len(given))
@@ -416,5 +424,10 @@ def _fingerprint(column: str | None, splits: Mapping[str, Samples]) -> str:
 
 def _list_counts(counts: Mapping[str, int], samples: bool) -> str:
     """What was left out: samples, or labels alone of samples that may have others."""
-    named = some_of([f"{name} ({count})" for name, count in counts.items()])
+    named = _short(some_of([f"{name} ({count})" for name, count in counts.items()]))
     return f"{counted(sum(counts.values()), 'sample' if samples else 'label')} of {named}"
+
+
+def _short(names: str) -> str:
+    """A list of names, cut where they are long, as where a column of what are no names is read."""
+    return shorten(names, LONG, placeholder=" ...")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.amounts import MANY, amounts_in, numbers_in, refuse_words
 from vitrail.data.columns import (
     ALL,
     ATTRIBUTES,
@@ -71,10 +72,6 @@ NO_LABEL = re.compile(  # columns that are never taken for a label unasked
     r"|lat(itude)?|lon(gitude)?|dots|url|caption|description|date|time(stamp)?|md5|sha\d+|p|probability|p_.*|label_\d+|p_\d+",
     re.IGNORECASE,
 )
-UNKNOWN = {"", "nan", "na", "n/a", "none", "null"}  # cells of a column of numbers
-AMOUNTS = {"count", "score", "age"}  # names of columns of numbers that are no numbers of classes
-FEW_EACH = 5  # images of a number, below which numbers are no classes
-MANY = 20  # rows from which a column whose values are all different is one of ids
 LOOKED_AT = 1000  # rows by which the kind of a column is known
 YES, NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 
@@ -157,22 +154,26 @@ class Roles:
         labels: Of what is learnt: one, or several of 0 and 1.
         split: Of the splits.
         group: Of the groups.
+        others: The columns that are none of these.
+        named: Whether a person named those of what is learnt.
     """
 
     path: str = ""
     labels: tuple[str, ...] = ()
     split: str = ""
     group: str = ""
+    others: tuple[str, ...] = ()
+    named: bool = False
 
     def sentence(self) -> str:
         """What was taken under another name than its own; empty where nothing was."""
-        usual = {PATH: self.path, LABEL: ", ".join(self.labels), SPLIT: self.split, GROUP: self.group}
-        said = [
-            f"{role} is {some_of(name.split(', '), 5)}"
-            for role, name in usual.items()
-            if name.lower() not in (role, "")
-        ]
-        return f"Columns: {', '.join(said)}." if said else ""
+        usual = {PATH: self.path, SPLIT: self.split, GROUP: self.group}
+        said = [f"{role} is {name}" for role, name in usual.items() if name.lower() not in (role, "")]
+        sentences = [f"Columns: {', '.join(said)}."] * bool(said)
+        if self.labels and tuple(map(str.lower, self.labels)) != (LABEL,):
+            what = f"column {self.labels[0]} is" if len(self.labels) == 1 else f"columns {some_of(self.labels, 5)} are"
+            sentences.append(f"The {what} learnt{(self.others and f', not {some_of(self.others, 5)}') or ''}.")
+        return " ".join(sentences)
 
 
 def find_roles(
@@ -212,12 +213,11 @@ def find_roles(
         path = next(iter(named("path_column")), "") or _path_of(table, usual, stems)
     split = next(iter(named("split_column")), "") or usual(SPLIT_NAMES)
     group = next(iter(named("group_column")), "") or usual(GROUP_NAMES)
-    labels = tuple(named("label_column"))
-    if not labels:
-        others = [name for name in table.columns if name not in (path, split, group)]
+    labels, others = tuple(named("label_column")), [name for name in table.columns if name not in (path, split, group)]
+    if not (is_named := bool(labels)):
         first = next((small[name] for name in LABEL_NAMES if small.get(name) in others), "")
         labels = (first,) if first and not _is_coordinate(first, small) else _only_label(table, others)
-    return Roles(path, labels, split, group)
+    return Roles(path, labels, split, group, tuple(name for name in others if name not in labels), is_named)
 
 
 def _is_coordinate(name: str, small: Mapping[str, str]) -> bool:
@@ -340,15 +340,17 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
     Raises:
         DataError: Of a column that is read: a cell is empty or no text.
     """
-    taken = (roles.path, roles.split, roles.group, *roles.labels, *without)
-    names = dict.fromkeys(name for name in table.columns if name not in taken)
+    taken = {roles.path, roles.split, roles.group, *roles.labels, *without}
+    learnt = {LABEL, LABELS, NUMBER, ATTRIBUTES, *[TEXT] * roles.named} if roles.labels else set[str]()  # not by others
+    names = dict.fromkeys(name for name in table.columns if name not in taken and name.lower() not in learnt)
     named = {name: name.lower() if name.lower() == TEXT else name for name in names}
-    numbers = _numbers(table, roles.labels)
+    numbers = numbers_in(table, roles.labels)
     label = _kind_of_labels(table, roles.labels, numbers)
     back = {new: old for old, new in named.items()}
 
     def make(name: str) -> Column:
         if name == NUMBER and numbers is not None:
+            refuse_words(table, roles.labels)
             return Quantities(numbers[np.array(rows, np.int64)], roles.labels)
         if name == label == ATTRIBUTES:
             words = {each: table.columns[each] for each in roles.labels}
@@ -363,7 +365,7 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
 
     of_labels = [label] * bool(roles.labels and label)
     if numbers is not None:
-        of_labels = [NUMBER, *of_labels] if _amounts_in(roles.labels, numbers) else [*of_labels, NUMBER]
+        of_labels = [NUMBER, *of_labels] if amounts_in(roles.labels, numbers) else [*of_labels, NUMBER]
     every = of_labels + [GROUP] * bool(roles.group) + [*back]
     return Lazy(every, make)
 
@@ -406,36 +408,6 @@ def _is_one_class(table: Listing, names: Sequence[str]) -> bool:
     return all(sum(str(cell).strip().lower() in YES for cell in row) == 1 for row in rows)
 
 
-def _numbers(table: Listing, names: Sequence[str]) -> NDArray[np.float64] | None:
-    """The cells of some columns as numbers, NaN where none is known; None where one is a word, or all are 0 and 1."""
-
-    def parse(cell: Any) -> float:
-        return np.nan if cell is None or str(cell).strip().lower() in UNKNOWN else float(cell)
-
-    try:
-        some = [list(map(parse, table.some(name))) for name in names]  # most are words, as the first of them shows
-        found = np.array([list(map(parse, table.columns[name])) for name in names], np.float64).T if some else None
-    except (TypeError, ValueError):
-        return None
-    if found is None or np.isnan(found).all():
-        return None
-    return None if len(names) > 1 and {*np.unique(found[~np.isnan(found)])} <= {0, 1} else found
-
-
-def _amounts_in(names: Sequence[str], numbers: NDArray[np.float64]) -> list[str]:
-    """The columns (n, names) whose numbers are amounts, and no numbers of classes.
-
-    They are by their name, where some are not whole or below 0, and where most stand at few images.
-    """
-    amounts = list[str]()
-    for name, own in zip(names, numbers.T, strict=True):
-        known = own[np.isfinite(own)]
-        odd = name.lower() in AMOUNTS or (known % 1).any() or (known < 0).any()
-        if odd or len(np.unique(known)) > max(MANY, len(known) / FEW_EACH):
-            amounts.append(name)
-    return amounts
-
-
 def _kind_of_labels(table: Listing, names: Sequence[str], numbers: NDArray[np.float64] | None) -> str:
     """The column that those of the labels make: of one class, several labels, or a class each; empty for amounts.
 
@@ -445,12 +417,12 @@ def _kind_of_labels(table: Listing, names: Sequence[str], numbers: NDArray[np.fl
     if len(names) < 2:
         return LABELS if any(_has_several(table, name) for name in names) else LABEL
     if numbers is not None:
-        return "" if _amounts_in(names, numbers) else ATTRIBUTES
+        return "" if amounts_in(names, numbers) else ATTRIBUTES
     words = {str(cell).strip().lower() for name in names for cell in table.columns[name] if cell is not None}
     if words <= YES | NO | {""}:
         return LABEL if _is_one_class(table, names) else LABELS
-    alone = {name: found for name in names if (found := _numbers(table, (name,))) is not None}
-    if amounts := [name for name, found in alone.items() if _amounts_in((name,), found)]:
+    alone = {name: found for name in names if (found := numbers_in(table, (name,))) is not None}
+    if amounts := [name for name, found in alone.items() if amounts_in((name,), found)]:
         rest = [name for name in names if name not in amounts]
         problem = f"{table.name}: {', '.join(amounts)} holds amounts, and {', '.join(rest)} classes"
         raise UsageError(problem, Hint({"label_column": ",".join(rest)}, text=f"or {','.join(amounts)} alone"))

@@ -41,6 +41,7 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
+    check_classes,
     expect_codec,
     fraction_result,
 )
@@ -465,13 +466,16 @@ class Classification(Task):
     background = True
 
     def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Classes:
-        """The classes of the training split, in their published order or sorted by name."""
+        """The classes of the training split, in their published order or sorted by name.
+
+        Raises:
+            DataError: There is only one, or they are amounts, of which most stand at a single image.
+        """
         labels = splits["train"].column(self.column)
         if not isinstance(labels, Labels):
             raise DataError(f"the column {self.column} contains no class names", "Labels, one for each image")
         classes = tuple(sorted(labels.counts())) if raw.classes is None else raw.classes
-        if len(classes) < 2:
-            raise DataError(f"there is only one class ({', '.join(classes)})", "add a second class folder (or label)")
+        check_classes(raw.root, splits["train"], labels.counts(), classes)
         return Classes(classes)
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Classes:

@@ -28,7 +28,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, LABELS, NUMBER, PADDING, Lazy, Vocabulary
+from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, NUMBER, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.data.sources import UNLABELLED
 from vitrail.errors import DataError, Hint, UsageError, check_task, counted
@@ -348,6 +348,7 @@ CLASS_OF = {
 }
 
 
+DIGITS = 10  # classes, up to which numbers that stand at one image each may be classes of small data
 NUMBERED = ({LABEL, NUMBER}, {ATTRIBUTES, NUMBER})  # columns of a list whose labels may be classes or amounts
 
 
@@ -375,7 +376,7 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     known = trainable_tasks()
     check_task(name, known)
     if name != "auto":
-        return check_column(data, columns, known[name])
+        return check_column(data, columns, known[name], choosing=True)
     fitting = [known[name] for name in known if known[name].column in columns]
     if {task.column for task in fitting} in NUMBERED:  # of one list: the reader names first what they are
         fitting = [min(fitting, key=lambda task: [*columns].index(str(task.column)))]
@@ -393,14 +394,20 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     return fitting[0]
 
 
-def unlabelled(data: str) -> str:
-    """A hint for data without labels: what shows the first lines of a list."""
+def unlabelled(data: str, wanted: str = "a column label", otherwise: str = UNLABELLED) -> str:
+    """A hint for data without what is wanted: what shows the first lines of a list; something else of other data."""
     is_list = Path(data).is_file() and Path(data).suffix.lower() in (".csv", ".tsv", ".txt", ".jsonl")
-    return shlex.join(["head", "-n", "3", data]) + "  # a column label is wanted" if is_list else UNLABELLED
+    return shlex.join(["head", "-n", "3", data]) + f"  # wanted: {wanted}" if is_list else otherwise
 
 
-def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
+def check_column(data: str, columns: Sequence[str], task: Task, *, choosing: bool = False) -> Task:
     """The task, whose column must be there, if it has one.
+
+    Args:
+        data: What it is called, for messages.
+        columns: Of the data.
+        task: The task.
+        choosing: Whether it was named, so that another one may be.
 
     Raises:
         UsageError: The task cannot be learnt.
@@ -410,18 +417,34 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
         raise UsageError(problem, "predict or embed, which need no true values")
     if task.column is not None and task.column not in columns:
-        if task.column == LABEL and LABELS in columns:
-            problem = f"{data} has several labels an image, and {task.name} learns {task.help}"
-            raise DataError(problem, Hint({"task": "multilabel"}))
-        problem = f"{data} has no column {task.column}, which the task {task.name} needs"
-        problem += f"; its columns are {', '.join(columns) or 'none'}"
-        wanted = (
-            Hint({"label_column": "colour,shape"}, text="the columns of classes")
-            if task.column == ATTRIBUTES
-            else f"data with a column {task.column}"
-        )
-        raise DataError(problem, wanted if columns else unlabelled(data))
+        of = {each.column: each for each in trainable_tasks().values()}
+        there = next((of[name] for name in columns if name in of), None)  # of a list: what it is first
+        has = there.help if there else f"the columns {', '.join(columns)}" if columns else "no labels"
+        wanted = task.help if task.name in CLASS_OF else f"a column {task.column}"
+        look = unlabelled(data, wanted, f"data with {wanted}") if columns else unlabelled(data)
+        hint = Hint({"task": there.name}) if there and choosing else look
+        raise DataError(f"{data} has {has}, and the task {task.name} needs {wanted}", hint)
     return task
+
+
+def check_classes(data: str, samples: "Samples", counts: Mapping[str, int], classes: Sequence[str]) -> None:
+    """Refuse a single class, and amounts in place of classes.
+
+    Args:
+        data: What it is called, for messages.
+        samples: To learn from; where their labels are numbers, they have a column of these, too.
+        counts: How many samples each class has.
+        classes: Their names.
+
+    Raises:
+        DataError: There are fewer than two; or they are numbers, of which most stand at a single image.
+    """
+    alone = [*counts.values()].count(1)
+    if NUMBER in samples.columns and 2 * alone > len(classes) > DIGITS:
+        problem = f"{alone} of {len(classes)} classes stand at a single training image: numbers, and no names"
+        raise DataError(problem, Hint({"task": "regression"}))
+    if len(classes) < 2:
+        raise DataError(f"there is only one class ({', '.join(classes)})", unlabelled(data, "two classes"))
 
 
 # ---- what tasks have in common
