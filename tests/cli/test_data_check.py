@@ -35,6 +35,24 @@ def test_contradictions_are_on_the_page_and_end_with_exit_code_3(
     assert [each["kind"] for each in last["findings"] if each["contradiction"]] == ["labels"]
 
 
+def test_nothing_is_written_into_the_folder_of_the_data(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_photographs(tmp_path / "photos", ("ant", "bee"), per_class=6, seed=0)
+    monkeypatch.chdir(tmp_path / "photos")
+    before = sorted(tmp_path.rglob("*"))
+    for words in (
+        ("check", "."),
+        ("show", "."),
+        ("check", ".", "--out", "ant/page.html"),
+        ("check", "../photos", "--out", "../page.html", "--fix-split", "split.csv"),
+        ("pack", ".", "--out", "packed"),
+    ):
+        must_refuse(cli("data", *words), USAGE, "photos")
+        assert sorted(tmp_path.rglob("*")) == before
+    assert cli("data", "check", ".", "--out", "../data.html").code == 0
+
+
 def test_data_without_contradictions_end_with_0_and_what_belongs_elsewhere_is_refused(cli: Cli, tmp_path: Path) -> None:
     data, page = tmp_path / "data", tmp_path / "page.html"
     make_photographs(data, ("ant", "bee"), per_class=6, seed=0)

@@ -92,6 +92,10 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
     Path("file.txt").write_text("x")
     with pytest.raises(DataError, match=r"file\.txt"):
         read("file.txt")
+    Path("a.tar.gz").write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        read("a.tar.gz")
+    assert "tar -xf a.tar.gz" in str(caught.value.hint)
 
 
 def test_image_files_are_listed_once_and_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:

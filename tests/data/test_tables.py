@@ -176,6 +176,13 @@ def test_pixels_in_a_table(tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.asarray(samples.images.open(number)), pixels[number])
 
 
+def test_of_two_columns_that_could_be_learnt_the_one_that_is_left_is_named(photos: Path) -> None:
+    (note,) = read(write(photos, "two.csv", table("path,label,class", "{file},{s},{n}"))).notes
+    assert "class" in note
+    with pytest.raises(DataError, match="foo"):
+        read(write(photos, "none.csv", ["foo,label", "x,ant", "y,bee"]))
+
+
 def test_what_a_person_names_is_taken(photos: Path) -> None:
     rows = table("a,b,colour,species,visit", "{file},{file},red,{s},v{n}")
     path = write(photos, "two.csv", rows)

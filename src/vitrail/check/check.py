@@ -23,7 +23,7 @@ from vitrail.data.columns import ALL, ATTRIBUTES, GROUP, LABEL, LABELS, NUMBER, 
 from vitrail.data.dataset import divide
 from vitrail.data.images import Images, convert_mode
 from vitrail.data.layout import AS_FOUND, Layout, with_groups
-from vitrail.data.sources import Data, is_passed, read
+from vitrail.data.sources import Data, check_outside, is_passed, read
 from vitrail.errors import DataError, Hint, UsageError, counted, some_of
 from vitrail.features.embed import Progress
 from vitrail.io import check_writable, free_name, write_file
@@ -169,7 +169,7 @@ def check_data(
         raise DataError(f"{name} contains texts, but images are wanted", "name a folder or list of images")
     out = None if fix_split is None else Path(fix_split)
     if out is not None:
-        _check_list(out, raw, name)
+        _check_list(out, raw, name, data)
     of = survey(raw, progress)
     seen, judged = _look(raw, name, layout, of, progress, crops), None
     copies, given = seen.copies, any(each.given for each in seen.groupings)
@@ -292,7 +292,7 @@ def _files_of(of: Survey) -> dict[str, Any]:
 # ---- a list whose groups and copies stand on one side
 
 
-def _check_list(out: Path, raw: RawDataset, name: str) -> None:
+def _check_list(out: Path, raw: RawDataset, name: str, data: Data) -> None:
     """Refuse a place where no list can go, or no images where these lie in no files."""
     if out.suffix.lower() != ".csv":
         raise UsageError(f"fix_split must be a .csv file, got {out}", Hint({"fix_split": str(out.with_suffix(".csv"))}))
@@ -301,6 +301,7 @@ def _check_list(out: Path, raw: RawDataset, name: str) -> None:
     if _in_no_files(raw) and (folder := out.with_suffix("")).exists():
         problem = f"the images of {name} lie in no files, and {folder}, where they would be copied, exists"
         raise UsageError(problem, Hint({"fix_split": f"{free_name(folder)}.csv"}))
+    check_outside(out, data, "fix_split")
     check_writable(out)
 
 

@@ -11,6 +11,7 @@ from vitrail.cli.output import duration, print_json, print_line, progress_bar, w
 from vitrail.data.columns import ALL
 from vitrail.data.layout import Layout
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
+from vitrail.data.sources import check_outside
 from vitrail.errors import DataError, RunError, UsageError, byte_size, counted
 from vitrail.io import FULL, data_place, home_out, once, page_writer, show_place
 from vitrail.model import load
@@ -31,6 +32,7 @@ def _check(options: Data, command: str) -> int:
         DataError: The data contradict themselves, which stands on the page, too.
     """
     began, write = time.perf_counter(), page_writer(data_place, options.out)
+    check_outside(data_place(options.out), options.data)
     with progress_bar("reading images", "comparing them", "computing features") as progress:
         found = check_data(
             options.data,
@@ -81,6 +83,7 @@ def _show(options: Data, command: str) -> int:
     from vitrail.training.show import IMAGES, show_data  # with all that a training decides
 
     began, write = time.perf_counter(), page_writer(show_place, options.out)
+    check_outside(show_place(options.out), options.data)
     given = {each.name: getattr(options, each.name, None) for each in fields(TrainOptions)}
     chosen = TrainOptions(**{name: value for name, value in given.items() if value is not None})
     with progress_bar("looking at sizes") as progress:
@@ -100,6 +103,7 @@ def _pack(options: Data, command: str) -> int:
     """Write the shards, and print what is in them."""
     began, out = time.perf_counter(), options.out
     assert out is not None  # which the options say
+    check_outside(out, options.data)
     try:
         with progress_bar("packing") as progress:
             packed = pack(

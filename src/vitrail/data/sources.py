@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from vitrail.arguments import Later, check_kind, typed
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, look_at, nearest
-from vitrail.io import PARQUET
+from vitrail.io import PARQUET, free_name
 
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
@@ -325,6 +325,18 @@ def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
         raise kind(error.problem, error.hint)
 
 
+def check_outside(file: Path, data: Data, option: str = "out") -> None:
+    """Refuse a file that would lie in a folder of data, where nothing is written."""
+    if is_passed(data) or is_named(str(data)):
+        return
+    folder = Path(str(data)).expanduser().resolve()
+    if folder.is_dir() and file.expanduser().resolve().is_relative_to(folder):
+        beside = str(free_name(folder.parent / file.name))
+        raise UsageError(
+            f"{file} would lie in the folder of the data, {folder}, where nothing is written", Hint({option: beside})
+        )
+
+
 @typed
 def read(
     what: Data,
@@ -448,7 +460,10 @@ def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
         )
     if what.strip() and path.exists():
         wanted = f"neither a folder nor a {', '.join(suffixes[:-1])} or {suffixes[-1]} file"
-        return DataError(f"{what} is {wanted}", "give a folder of class folders")
+        from vitrail.data.readers.folder import ARCHIVES, unpack  # of archives alone
+
+        packed = path.name.lower().endswith(ARCHIVES)
+        return DataError(f"{what} is {wanted}", unpack(path) if packed else "give a folder of class folders")
     suffixes += images
     bare = Path(what).name == what and path.suffix.lower() not in suffixes
     known = nearest(what.lower(), NAMED, 0.75) if bare else None

@@ -44,7 +44,7 @@ from vitrail.data.images import Images
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.sources import EXTENSIONS
-from vitrail.errors import DataError, Hint, UsageError, counted, look_at, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 
 PATH, SPLIT = "path", "split"
 PATHS = (
@@ -170,7 +170,8 @@ class Roles:
         usual = {PATH: self.path, SPLIT: self.split, GROUP: self.group}
         said = [f"{role} is {name}" for role, name in usual.items() if name.lower() not in (role, "")]
         sentences = [f"Columns: {', '.join(said)}."] * bool(said)
-        if self.labels and tuple(map(str.lower, self.labels)) != (LABEL,):
+        usual_too = not self.named and {*map(str.lower, self.others)} & {*LABEL_NAMES}
+        if self.labels and (tuple(map(str.lower, self.labels)) != (LABEL,) or usual_too):
             what = f"column {self.labels[0]} is" if len(self.labels) == 1 else f"columns {some_of(self.labels, 5)} are"
             sentences.append(f"The {what} learnt{(self.others and f', not {some_of(self.others, 5)}') or ''}.")
         return " ".join(sentences)
@@ -236,9 +237,9 @@ def _path_of(table: Listing, usual: Any, stems: Callable[[], Iterable[str]]) -> 
         raise _ask(table, "path", likely)
     if likely:
         return likely[0]
-    problem = f"{table.name}: no column {PATH}; the columns are {some_of(list(table.columns), 9) or 'none'}"
-    around = look_at(Path(table.name).parent, "-A")
-    raise DataError(problem, table.first_lines() or (around if Path(table.name).is_file() else "a column of images"))
+    problem = f"{table.name}: no column of images; the columns are {some_of(list(table.columns), 9) or 'none'}"
+    named = Hint(text="--path-column NAME of images or their paths", python="a column path of images or their paths")
+    raise DataError(problem, table.first_lines() or named)
 
 
 def _of_images(table: Listing, stems: Callable[[], Iterable[str]]) -> list[str]:

@@ -396,6 +396,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
 
 def unlabelled(data: str, wanted: str = "a column label", otherwise: str = UNLABELLED) -> str:
     """A hint for data without what is wanted: what shows the first lines of a list; something else of other data."""
+    if data.lower().endswith(".tar") and otherwise == UNLABELLED:
+        return f"in the tar {otherwise}; or key.cls beside each key.jpg"
     is_list = Path(data).is_file() and Path(data).suffix.lower() in (".csv", ".tsv", ".txt", ".jsonl")
     return shlex.join(["head", "-n", "3", data]) + f"  # wanted: {wanted}" if is_list else otherwise
 

@@ -10,16 +10,17 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vitrail.data.columns import RawDataset
+from vitrail.data.columns import GROUP, RawDataset
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.layout import Layout
 from vitrail.data.sources import format_of, is_named
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted, some_of
 from vitrail.features.linear_probe import Probed, fit_probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
@@ -67,6 +68,8 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     settings, dataset, task, source, teacher = decide(request, listen, note)
     if request.options.check and not dry:
         _check(request, dataset, settings, listen)
+    elif dry:
+        note(*_straddling(dataset))
     device, network = torch.device(settings.execution.device), None
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     if source is not None:
@@ -160,6 +163,14 @@ def _check(request: Request, dataset: Dataset, settings: Settings, listen: Liste
     progress = partial(Reading, "a quick check")
     for line in check_quickly(RawDataset(dataset.root, dataset.splits), *about, lambda *done: listen(progress(*done))):
         listen(line)
+
+
+def _straddling(dataset: Dataset) -> list[str]:
+    """A warning of groups that the data name in two of their splits, which a dry run has not looked at."""
+    of = [{*samples.units()} for samples in dataset.splits.values() if GROUP in samples.columns]
+    both = sorted({group for one, other in combinations(of, 2) for group in one & other})
+    found = f"{counted(len(both), 'group')} in more than one split ({some_of(both, 3)}), which vitrail data check shows"
+    return [f"warning: {found}"] * bool(both)
 
 
 def _note(listen: Listen, notes: list[str], *sentences: str) -> None:
