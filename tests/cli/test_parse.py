@@ -7,8 +7,9 @@ import pytest
 
 from tests.errors import command_in, must_raise
 from vitrail.cli.args import Explain, Predict, Train
-from vitrail.cli.main import VERBS, check_methods
+from vitrail.cli.main import VERBS
 from vitrail.cli.parse import command_of, options_of, parse
+from vitrail.cli.refusals import check_methods
 from vitrail.errors import Hint, UsageError, check_bounds
 
 
@@ -100,7 +101,7 @@ REFUSED = [  # what is typed, what the problem names, and the command of the hin
     ("train --background digits", "--background", "train digits"),
     ("train --epochs", "--epochs", HELP),
     ("train --epochs --json", "--epochs", HELP),
-    ("train --epochs 3.5", "--epochs .* '3.5'", HELP),
+    ("train digits --epochs 3.5", "--epochs .* '3.5'", "train digits --epochs 20"),
     ("train digits --precision fp16", "--precision .* bf16, got 'fp16'", "train digits --precision bf16"),
     ("train --json=yes", "--json", "train --json"),
     ("train digits --json=off", "--json", "train digits"),
@@ -135,7 +136,7 @@ REFUSED = [  # what is typed, what the problem names, and the command of the hin
     ("explain run a --option x=1 --option y=2 --option x=3", "--option x", "explain run a --option x=3 --option y=2"),
     ("explain run a --option a-b=1 --option a_b=3", "--option a_b", "explain run a --option a_b=3"),
     ("explain run a --optoin x=1 --option y=2", "--optoin", "explain run a --option x=1 --option y=2"),
-    ("explain run a --out=", "--out .* ''", HELP),
+    ("explain run a --out=", "--out .* ''", "explain run a --out maps.jsonl"),
     ("train digits --image 28", "--image", HELP),
     ("train digits --heads 3", "--heads", HELP),
     ("predict --source a.png --model run b.png", "--source", "predict run a.png b.png"),

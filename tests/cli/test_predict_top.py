@@ -46,7 +46,7 @@ def test_the_top_classes_are_those_of_a_softmax(
         [name for name, _ in row[:3]] for row in best.values()
     ]
     counts = Counter(row[0][0] for row in best.values())
-    assert dict(re.findall(r"(\d) (\d+)", last.partition(":")[2])) == {name: str(n) for name, n in counts.items()}
+    assert dict(re.findall(r"(\d): (\d+)", last.partition(":")[2])) == {name: str(n) for name, n in counts.items()}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -77,7 +77,7 @@ def test_tables_have_columns_for_them(
         )
     assert sum(float(value) for name, value in whole[0].items() if name.startswith("p_")) == pytest.approx(1, abs=1e-5)
     counts = Counter(row["label"] for row in ranked)
-    assert dict(re.findall(r"(\d) (\d+)", told.splitlines()[-1].partition(":")[2])) == {
+    assert dict(re.findall(r"(\d): (\d+)", told.splitlines()[-1].partition(":")[2])) == {
         name: str(count) for name, count in counts.items()
     }
 

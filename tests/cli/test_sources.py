@@ -13,8 +13,9 @@ from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.sequence_models import text_model
-from vitrail.cli.main import VERBS, name_folders
+from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
+from vitrail.cli.refusals import name_folders
 
 KINDS, SUFFIXES = ("labelled", "bare", "table"), (".csv", ".tsv", ".jsonl")
 LISTS = [  # each kind and each suffix once; all of them in `make soak`

@@ -110,7 +110,10 @@ class _Option:
         words = f"{{{','.join(self.choices)}}}" if self.choices else self.name.upper()
         shown, named = _KINDS.get(self.kind, (words, "a name"))
         self.metavar = self.stated("metavar") or shown
-        self.wanted = " or ".join(self.choices) or self.stated("metavar") or named
+        beside = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        numbers = [_KINDS[part][1] for part in parts if part in _KINDS and beside]
+        either = self.choices or [*numbers, *beside]
+        self.wanted = " or ".join(either) or self.stated("metavar") or named
         series = any(get_origin(kind) is tuple for kind in (self.kind, *get_args(self.kind))) and not self.many
         self.more = _NUMBER if series else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
 
@@ -134,9 +137,9 @@ class _Option:
         with suppress(ValueError):
             if word:
                 return parse_word(self.kind, word)
-        guess = nearest(word, self.choices)
+        guess = nearest(word, self.choices) or ("" if self.choices else self.stated("example", ""))
         problem = f"{self.flag} must be {self.wanted}, got '{word}'"
-        raise UsageError(problem, Hint({self.name: guess}) if guess else wanted)
+        raise UsageError(problem, wanted if guess == "" else Hint({self.name: guess}))
 
     def takes(self, word: str) -> bool:
         """Whether a word may well be its value: no number is meant as a path, and no photograph as a device."""

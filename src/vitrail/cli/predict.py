@@ -104,7 +104,7 @@ def run(options: Predict, command: str) -> int:
     for note, names in by_note.items():  # one line, of however many images
         warn(f"{some_of(names, 3)}: {note}")
     if count > 1 and found and not options.json:
-        warn(f"in all: {some_of([f'{name} {number:,}' for name, number in found.most_common()], SHOWN)}")
+        warn(f"in all: {some_of([f'{name}: {number:,}' for name, number in found.most_common()], SHOWN)}")
     raise_unreadable(problems, f" ({counted(count, 'other input')} predicted)" if count else "")
     return 0
 
