@@ -16,8 +16,8 @@ import vitrail
 from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
-from vitrail.data.columns import Texts
-from vitrail.data.dataset import Counts
+from vitrail.data.columns import RawDataset, Samples, Texts
+from vitrail.data.dataset import Counts, match_split
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, UsageError
@@ -374,6 +374,14 @@ def test_what_cannot_be_learnt(tmp_path: Path) -> None:
     dataset, _ = open_data(str(listed), "auto", None, 0, Counts())
     assert dataset.codec.names == NAMES
     assert [NAMES[0] in note for note in dataset.notes if "no training image" in note and "never" in note] == [False]
+    names = [("airplane", "keyboard"), ("apple",), ("umbrela",)]
+    raw = RawDataset("here", {"all": Samples(images(np.zeros((3, 3)), "all", 0), {"labels": LabelSets.of(names)})})
+    notes = match_split("here", raw, "labels", MultiLabels(("airplane", "skateboard", "umbrella"))).notes
+    meant = " ".join(notes).partition("Did")[2]
+    assert "'umbrella'" in meant
+    assert "'umbrela'" in meant
+    assert "airplane" not in meant
+    assert "skateboard" not in meant
     many = MultiLabels(tuple(f"label {number:03}" for number in range(100)))
     with must_raise(UsageError, "sheep.*label 000.*90 more"):
         many.index("sheep")

@@ -40,6 +40,7 @@ from vitrail.text import ShortRepr
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 LONG = 300  # characters of a list of names, in a message
+CLOSE = 0.8  # how like a name of the model an unknown one must be; of photographs, apple is to airplane as 0.62
 NEAREST = 3  # classes that are unknown and whose nearest is named
 MOST_HELD_OUT = 5000  # samples that are held out for validation, where a tenth would be more
 
@@ -260,7 +261,7 @@ def match_split(
     known, notes = codec.number_of, list(raw.notes)
     given = _by_number(splits[split], column, known, notes)
     samples, unknown = _match(given, column, codec, name)
-    pairs = [(one, nearest(one, _alike(one, known))) for one in list(unknown)[:NEAREST]]
+    pairs = [(one, nearest(one, _alike(one, known), CLOSE)) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
         counts = splits[split].column(column).counts()

@@ -274,7 +274,8 @@ def open_data(
 def read_as(learnt: Task, column: str) -> str:
     """What whole numbers, which may be amounts or classes, are taken for, and what takes them for the other."""
     other = next(task for task in TASKS.values() if task.column == column)
-    read, else_read = ("amounts", "classes") if learnt.column == NUMBER else ("classes", "amounts")
+    amounts = learnt.column == NUMBER
+    read, else_read = ("amounts", "classes, of several images each") if amounts else ("classes", "amounts")
     return f"The numbers of the labels are read as {read}; --task {other.name} reads them as {else_read}."
 
 
