@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -275,6 +276,25 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert call("train", listed, *words, "--out", tmp_path / "probe").code == 0
     of = vitrail.load(tmp_path / "probe").output.calibration
     assert (of.on[:5], of.images) == ("train", SPLITS["train"]), "validation has fewer than 50"
+    words = ("--label-column", "up", "--init", run, "--epochs", 1, "--threads", 1)
+    assert call("train", listed, *words, "--out", tmp_path / "tuned").code == 0
+    page = (
+        (tmp_path / "tuned" / "run.html")
+        .read_text()
+        .replace("\u2212", "-")
+        .partition("fine-tuned network</h2>")[2]
+        .partition("</section>")[0]
+    )
+    assert not {"example right", "example wrong"} & {*re.findall(r'class="(example \w+)"', page)}
+    by_list = [
+        re.findall(r">true: (.*?)<.*?>probe: (.*?)<.*?>tuned: (.*?)<", part) for part in page.split("<h3>Images")[1:]
+    ]
+    assert by_list
+    for rows in by_list:  # less wrong after fine-tuning, or more wrong
+        truths, probed, tuned = np.array(rows, float).T
+        gains = np.abs(probed - truths) - np.abs(tuned - truths)
+        assert abs(gains.sum()) == pytest.approx(np.abs(gains).sum())
+        assert np.diff(np.abs(gains)).max(initial=0) < 0.01, "by most; the page rounds"
 
 
 def test_a_line_through_the_mean_grey_value_is_least_squares() -> None:
