@@ -302,6 +302,7 @@ def known(samples: Samples) -> list[tuple[bytes, str]]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_same_photographs_in_every_layout(layout: str) -> None:
     folder, found = read(str(photographs())), read(laid_out(layout))
+    assert Path(laid_out(layout)).resolve() in (place := Path(found.root), place.parent), "a run knows its data by this"
     assert found.splits.keys() == folder.splits.keys()
     for split, samples in found.splits.items():
         same = folder.splits[split]

@@ -103,7 +103,6 @@ def _pack(options: Data, command: str) -> int:
     """Write the shards, and print what is in them."""
     began, out = time.perf_counter(), options.out
     assert out is not None  # which the options say
-    check_outside(out, options.data)
     try:
         with progress_bar("packing") as progress:
             packed = pack(

@@ -37,8 +37,8 @@ from vitrail.data.shard_files import (
     taken_by,
     written_shard,
 )
-from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
-from vitrail.errors import DataError, Hint, UsageError, check_option, counted
+from vitrail.data.sources import PACKING, SHARDS, check_outside, check_root, is_address, is_named, read
+from vitrail.errors import DataError, UsageError, check_option, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores, in_order
 
@@ -122,7 +122,7 @@ def pack(
         check_option(name, value, fits, f"a whole number from 1 to {most}", usual)
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
-    _check_apart(what, folder)
+    check_outside(folder, what)
     raw, dropped = _keep_readable(what, read(what, root, layout=layout))
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
     job = {
@@ -187,16 +187,6 @@ def _summarise(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Shard
 
 
 # ---- what is packed, and where to
-
-
-def _check_apart(what: str, folder: Path) -> None:
-    """Nothing is ever written into the folders of a person's data."""
-    if is_named(what) or is_address(what):
-        return
-    source, target = Path(what).expanduser().resolve(), folder.resolve()
-    if target.is_relative_to(source):
-        beside = Hint({"out": str(source.with_name(f"{source.name}-packed"))})
-        raise UsageError(f"{folder} is inside the data, where vitrail never writes", beside)
 
 
 def _keep_readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
