@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,11 @@ def test_nothing_is_written_into_the_folder_of_the_data(
     ):
         must_refuse(cli("data", *words), USAGE, "photos")
         assert sorted(tmp_path.rglob("*")) == before
-    assert cli("data", "check", ".", "--out", "../data.html").code == 0
+    shutil.copy("ant/ant_000.jpg", "ant/again.jpg")
+    answer = cli("data", "check", ".", "--out", "../data.html")
+    (command,) = (line.strip() for line in answer.out.splitlines() if "--fix-split" in line)
+    assert cli(*shlex.split(command)[1:], "--out", "../again.html").code == 0
+    assert (tmp_path / "split.csv").is_file()
 
 
 def test_data_without_contradictions_end_with_0_and_what_belongs_elsewhere_is_refused(cli: Cli, tmp_path: Path) -> None:

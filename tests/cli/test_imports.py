@@ -55,7 +55,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
     "predict": (48, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (108, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
+    "explain": (109, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
     "evaluate": (81, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from vitrail.check.survey import MODES, Survey
 from vitrail.data.columns import ALL, TRAIN, Samples
 from vitrail.data.images import DEEP, bits_of, convert_mode
 from vitrail.data.layout import Layout
+from vitrail.data.sources import outside
 from vitrail.errors import DataError, counted, some_of
 from vitrail.text import ShortRepr, capital
 
@@ -122,6 +124,10 @@ class Looked:
     def command(self, verb: str, *more: str, layout: Layout | None = None) -> str:
         """A command on these data, read as they are here or by another layout."""
         return shlex.join(["vitrail", *verb.split(), self.data, *(layout or self.layout).words, *more])
+
+    def listed(self, name: str) -> str:
+        """Where a list goes, in a command: never into the folder of the data."""
+        return str(outside(Path(name), self.data))
 
     def units(self, groupings: Iterable[Grouping]) -> Int64[np.ndarray, " n"]:
         """For each image the first of those that it belongs to: copies, and the groups of these groupings."""
@@ -241,7 +247,7 @@ def _leaks(seen: Looked) -> Iterator[Finding]:
     keep = "Nearly the same was seen in training, so that accuracy on them says little. Keep each on one side."
     for across, what in ((exact, "an exact copy"), (near, "a near copy")):
         if across:
-            command = seen.command("data check", "--fix-split", "split.csv")
+            command = seen.command("data check", "--fix-split", seen.listed("split.csv"))
             sentence = seen.in_another(across, f"have {what} in another split.")
             yield Finding("leak", sentence, keep, seen.show(across), command, across is exact)
     for grouping in seen.groupings:
@@ -263,11 +269,11 @@ def _known_by(grouping: Grouping, count: int) -> str:
 
 def _take_over(seen: Looked, grouping: Grouping, verb: str = "data check") -> str:
     """The command that reads the data with these groups, which are listed in a column first where no pattern says."""
-    split = ["--fix-split", "split.csv"] if verb == "data check" else []
+    split = ["--fix-split", seen.listed("split.csv")] if verb == "data check" else []
     if grouping.layout is not None:
         return seen.command(verb, *split, layout=grouping.layout)
-    listed = seen.command("data check", "--fix-split", "groups.csv")
-    again = ["vitrail", *verb.split(), "groups.csv", "--group-column", grouping.kind, *split]
+    listed = seen.command("data check", "--fix-split", seen.listed("groups.csv"))
+    again = ["vitrail", *verb.split(), seen.listed("groups.csv"), "--group-column", grouping.kind, *split]
     return f"{listed} && {shlex.join(again)}"
 
 
@@ -283,7 +289,7 @@ def _copies(seen: Looked) -> Iterator[Finding]:
         command = ""
         if ALL in seen.splits:
             advice += " A list keeps copies on one side when some are held out."
-            command = seen.command("data check", "--fix-split", "split.csv")
+            command = seen.command("data check", "--fix-split", seen.listed("split.csv"))
         yield Finding("copies", sentence, advice, seen.show(inside), command)
 
 

@@ -325,16 +325,18 @@ def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
         raise kind(error.problem, error.hint)
 
 
+def outside(file: Path, data: Data) -> Path:
+    """The file, or where it would lie in a folder of data, in which nothing is written, a free one beside that."""
+    folder = Path() if is_passed(data) or is_named(str(data)) else Path(str(data)).expanduser().resolve()
+    inside = folder.is_absolute() and folder.is_dir() and file.expanduser().resolve().is_relative_to(folder)
+    return free_name(folder.parent / file.name) if inside else file
+
+
 def check_outside(file: Path, data: Data, option: str = "out") -> None:
-    """Refuse a file that would lie in a folder of data, where nothing is written."""
-    if is_passed(data) or is_named(str(data)):
-        return
-    folder = Path(str(data)).expanduser().resolve()
-    if folder.is_dir() and file.expanduser().resolve().is_relative_to(folder):
-        beside = str(free_name(folder.parent / file.name))
-        raise UsageError(
-            f"{file} would lie in the folder of the data, {folder}, where nothing is written", Hint({option: beside})
-        )
+    """Refuse a file that would lie in a folder of data."""
+    if (beside := outside(file, data)) != file:
+        problem = f"{file} would lie in the folder of the data, {Path(str(data)).expanduser().resolve()}"
+        raise UsageError(f"{problem}, where nothing is written", Hint({option: str(beside)}))
 
 
 @typed
