@@ -273,6 +273,9 @@ def test_one_folder_of_images_beside_a_list_is_no_class(tmp_path: Path) -> None:
         read(str(tmp_path / "set"), layout=Layout(label_column="weight"))
     (tmp_path / "set" / "robins").rename(tmp_path / "set" / "images")
     make_images(tmp_path / "set" / "wrens", ["e.png"])
+    with must_raise(UsageError, named=r"list\.csv"):
+        read(str(tmp_path / "set"))
+    (tmp_path / "set" / "list.csv").unlink()
     assert {*labels_of(read(str(tmp_path / "set")))[ALL].values()} == {"images", "wrens"}
 
 

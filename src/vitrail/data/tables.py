@@ -237,7 +237,8 @@ def _path_of(table: Listing, usual: Any, stems: Callable[[], Iterable[str]]) -> 
         raise _ask(table, "path", likely)
     if likely:
         return likely[0]
-    problem = f"{table.name}: no column of images; the columns are {some_of(list(table.columns), 9) or 'none'}"
+    columns = some_of(list(table.columns), 9) or "none"
+    problem = f"{table.name}: no column of images, such as {PATH}; the columns are {columns}"
     named = Hint(text="--path-column NAME of images or their paths", python="a column path of images or their paths")
     raise DataError(problem, table.first_lines() or named)
 
