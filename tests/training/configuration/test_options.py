@@ -83,7 +83,7 @@ DECIDED_LATER = {"cache", "fit_head"}  # with the teacher at hand: tests/trainin
 def manifest(folder: Path, column: str) -> str:
     random = np.random.default_rng(0)
     lines = [f"path,{column}"]
-    for number in range(20):
+    for number in range(120):
         Image.fromarray(random.integers(0, 255, (20, 24), dtype=np.uint8)).save(folder / f"{number}.png")
         lines.append(f"{number}.png,{'ab'[number % 2]}")
     (folder / f"{column}.csv").write_text("\n".join(lines))
@@ -231,7 +231,7 @@ def test_every_option_has_an_effect_or_is_refused(data: str, tmp_path: Path, mon
         assert found[ALONE[name]] != usual[ALONE[name]], f"{name} is swallowed"
     writes = kind != "ViT"
     assert refused == REFUSED | {
-        *(("size", "image_size", "background") if writes else ()),
+        *(("size", "image_size", "background", "calibration") if writes else ()),
         *(("resize", "bits", "unreadable") if kind == "Transformer" else ()),
         *(("workers",) if data in ("digits", "sort-digits") else ()),
         *(("split_seed",) if data == "digits" else ()),
