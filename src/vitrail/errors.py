@@ -245,6 +245,7 @@ def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...
     Raises:
         UsageError: It is none; offers the nearest.
     """
+    size = str(size)  # whatever it is: the message names it
     letter, _, pixels = size.partition("/")
     words = re.findall(r"[a-z]+|\d+", size.lower().removeprefix("vit"))
     sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
@@ -337,6 +338,8 @@ def check_keys(known: type, values: Mapping[str, Any]) -> None:
         UsageError: A key is unknown, and the nearest field is named; or one is missing.
     """
     names = [one.name for one in fields(known)]
+    if not isinstance(values, Mapping):
+        raise UsageError(f"a configuration is a mapping, got {type(values).__name__}", "dataclasses.asdict(config)")
     for key in values:
         if key not in names:
             raise UsageError(f"unknown key '{key}' in a configuration", f"{nearest(key, names) or names}")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_fields, check_keys, parse_size
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
@@ -103,7 +102,6 @@ class ViTConfig:
         grid_of(self.image, self.patch)
 
     @classmethod
-    @typed
     def from_size(
         cls, size: str, *, classes: int = 1000, image_size: int | Size = 224, channels: int = 3
     ) -> "ViTConfig":
@@ -119,7 +117,6 @@ class ViTConfig:
         return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
 
     @classmethod
-    @typed
     def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":
         """The inverse of `dataclasses.asdict`, also after a way through JSON.
 
