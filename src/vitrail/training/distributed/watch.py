@@ -225,14 +225,18 @@ class Watch:
             self._store.set(f"beat/{self.rank}", json.dumps({**beat, **self.identity}))
 
     def _beat(self) -> None:
-        """Send and listen, once a second. A request to a place that is frozen never returns; the guard sees that."""
-        while not self._over.wait(BEAT) and self.failure is None:
+        """Send and listen, at once and then each second, so that who freezes early is known by name.
+
+        A request to a place that is frozen never returns; the guard sees that.
+        """
+        while not self._over.is_set() and self.failure is None:
             try:
                 self._send()
                 self._listen()
             except RuntimeError as error:  # of torch's store
                 if not self._over.is_set():
                     self._lose(" ".join(str(error).split())[:200])
+            self._over.wait(BEAT)
 
     def _guard(self) -> None:
         """Where there is a failure, and this process does not end by itself, since it waits for another, end it."""
