@@ -13,7 +13,7 @@ from tests.errors import must_raise
 from tests.shared_runs import copy_of
 from vitrail.errors import DataError, UsageError
 from vitrail.io import is_page
-from vitrail.runs.data import Run
+from vitrail.runs.data import Run, open_run
 
 OPENED: list[list[Path]] = []  # what is opened goes into the last, if there is one
 
@@ -71,3 +71,12 @@ def test_what_is_no_run_knows_no_data(name: str | None, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     run = Run(name)
     assert (run.facts, run.config, run.reader, run.knows("digits")) == ({}, {}, "", False)
+
+
+def test_a_run_whose_files_changed_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: classify\n")
+    first = open_run(tmp_path)
+    assert first.config == {"task": "classify"}
+    assert open_run(str(tmp_path)) is first
+    (tmp_path / "config.yaml").write_text("task: regression\n")
+    assert open_run(tmp_path).config == {"task": "regression"}
