@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,15 @@ from tests.training.tiny import (
     what_was_learnt,
     whole,
 )
-from vitrail.data.columns import Texts
-from vitrail.data.dataset import Counts, Samples, label_inputs
+from vitrail.data.columns import Labels, RawDataset, Texts
+from vitrail.data.dataset import Counts, Samples, label_inputs, match_split
+from vitrail.data.multiple import LabelSets
 from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
-from vitrail.runs.data import LEAST, REPORT, SELECT, WHOLE, cut
+from vitrail.runs.data import LEAST, PARTS, REPORT, SELECT, WHOLE, cut
 from vitrail.runs.folder import RunFolder
-from vitrail.tasks import Classes, Metric
+from vitrail.tasks import Classes, Metric, MultiLabels
 from vitrail.training import checkpoint
 from vitrail.training.checkpoint import best_of, out_of_patience
 from vitrail.training.events import Event, Started
@@ -85,6 +87,29 @@ def test_the_cut_is_the_same_on_every_machine_and_halves() -> None:
     choose, _ = sides(named(names, [0] * 1000))
     assert abs(len(choose) - 500) < 60
     assert choose[:8] == [f"val/{number}.jpg" for number in (0, 2, 3, 4, 8, 10, 12, 14)]
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_what_is_unknown_is_counted_in_the_part_that_has_it(left_out: bool) -> None:
+    """Of classes such an image is left out, of several labels it stays: each part counts its own."""
+    names, words = [f"{number}.jpg" for number in range(300)], np.array(["a", "b", "new", "newer"])[np.arange(300) % 4]
+    column, codec = (
+        (Labels.of(words.tolist()), Classes(("a", "b")))
+        if left_out
+        else (LabelSets.of([[word] for word in words]), MultiLabels(("a", "b")))
+    )
+    raw = RawDataset("list", {"validation": Samples(Texts(tuple(names)), {"column": column})})
+    split = match_split("list", raw, "column", codec, "validation")
+    found = cut(split.samples, "column", codec, PARTS)
+    parts = {name: found.take(split, name, "column", codec) for name in PARTS}
+    assert (
+        sum((Counter(part.unknown) for part in parts.values()), Counter()) == split.unknown == {"new": 75, "newer": 75}
+    )
+    if not left_out:
+        for part in parts.values():
+            there = Counter(words[[names.index(part.samples.name(row)) for row in range(len(part.samples))]].tolist())
+            assert part.unknown == {name: there[name] for name in ("new", "newer")}
+    assert all(10 < sum(part.unknown.values()) < 90 for part in parts.values())
 
 
 def test_too_few_are_not_cut() -> None:

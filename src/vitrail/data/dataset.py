@@ -98,6 +98,7 @@ class Dataset:
         split_seed: The seed of a split made by vitrail; None when the data came split.
         fingerprint: Changes when names, columns, or sizes (or, in memory, pixels) of the inputs change.
         unknown: By split, values that the training split does not have, with the number of samples left out.
+        given: By split, all its samples as they were found, where some values of theirs are unknown.
         published: The order of classes or tokens of a named set; None where there is none.
         facts: How the data were made, in plain values that a run stores.
     """
@@ -111,6 +112,7 @@ class Dataset:
     split_seed: int | None
     fingerprint: str
     unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    given: Mapping[str, Samples] = field(default_factory=dict)
     published: tuple[str, ...] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -145,6 +147,7 @@ class Split(ShortRepr):
         unknown: Values that the model does not know, with the number of samples left out.
         notes: What was ignored or is unusual, one sentence each.
         name: The data: a named set, or a path.
+        given: All samples as they were found, where some values of theirs are unknown.
     """
 
     samples: Samples
@@ -152,6 +155,7 @@ class Split(ShortRepr):
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     name: str = ""
+    given: Samples | None = None
 
 
 def make_dataset(
@@ -181,7 +185,7 @@ def make_dataset(
     codec = learn(raw, divided)
     if VALIDATION not in divided:
         raise DataError(f"{name} has too few samples to hold some out for validation", "add samples to each class")
-    splits, unknown, notes = {}, {}, list(raw.notes)
+    splits, unknown, given, notes = {}, {}, {}, list(raw.notes)
     if VALIDATION not in raw.splits:
         held, whole = len(divided[VALIDATION]), len(divided[TRAIN]) + len(divided[VALIDATION])
         unit = "image" if divided[TRAIN].has_images else "text"
@@ -191,7 +195,7 @@ def make_dataset(
     for split, samples in divided.items():
         splits[split], left_out = _match(samples, column, codec, f"the {split} split")
         if left_out:
-            unknown[split] = left_out
+            unknown[split], given[split] = left_out, samples
             counts = _list_counts(left_out, len(splits[split]) < len(samples))
             notes.append(f"{split}: left out {counts}, which the training split does not have.")
         if not len(splits[split]):
@@ -204,7 +208,7 @@ def make_dataset(
         notes.append(f"Left out {_short(some_of(never))}: no training image has {'it' if len(never) == 1 else 'them'}.")
     hashed = _fingerprint(column, splits)
     return Dataset(
-        name, raw.root, column, codec, splits, tuple(notes), seed_used, hashed, unknown, raw.classes, raw.facts
+        name, raw.root, column, codec, splits, tuple(notes), seed_used, hashed, unknown, given, raw.classes, raw.facts
     )
 
 
@@ -273,7 +277,7 @@ def match_split(
         notes.append(f"{split}: left out {counts}, which the model does not have.")
     if meant:
         notes.append(f"Did you mean {meant}?")
-    return Split(samples, split, unknown, tuple(notes), name)
+    return Split(samples, split, unknown, tuple(notes), name, given if unknown else None)
 
 
 def _by_number(samples: Samples, column: str | None, known: Mapping[str, int], notes: list[str]) -> Samples:

@@ -16,7 +16,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -289,10 +289,12 @@ class Cut:
     Attributes:
         parts: The samples of each part by its name, in their order; all samples in each if it is not cut.
         problem: Why it is not cut; empty if it is.
+        place_of: The number of the part of each name or group, by its hash.
     """
 
     parts: Mapping[str, Int64[np.ndarray, " n"]]
     problem: str = ""
+    place_of: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def selects(self) -> bool:
@@ -313,6 +315,15 @@ class Cut:
         if self.problem:
             return VALIDATION
         return CALIBRATE if CALIBRATE in self.parts else REPORT if tested else SELECT
+
+    def take(self, split: Split, name: str, column: str | None, codec: Codec) -> Split:
+        """A part of a split; samples that the codec does not know belong where their hash says."""
+        found = replace(split, samples=split.samples.select(self.parts[name]), split=name)
+        if self.problem or split.given is None:
+            return found
+        part, count = [*self.parts].index(name), len(self.parts)
+        mine = [self.place_of.get(rank, _place(rank, count)) == part for rank in _ranks(split.given)]
+        return replace(found, unknown=codec.match(split.given.column(column).select(np.flatnonzero(mine))).unknown)
 
     def to_dict(self) -> Any:
         """What `data.json` stores: the sizes of the parts, or that there are none."""
@@ -345,9 +356,8 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
     everyone = np.arange(len(samples), dtype=np.int64)
     if samples.inputs.renewed:
         return Cut(dict.fromkeys(names, everyone), "its images are made, and not chosen from")
-    units = map(os.fsencode, samples.units())
-    ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in units])
-    place = np.array([int(rank[-4:], 16) % len(names) for rank in ranks], dtype=np.int64)
+    ranks = np.array(_ranks(samples))
+    place = np.array([_place(rank, len(names)) for rank in ranks], dtype=np.int64)
     strata = np.zeros_like(everyone)
     if codec.strata is not None:
         strata = codec.strata(codec.targets(samples.column(column).take(everyone))).numpy()
@@ -366,12 +376,22 @@ def cut(samples: Samples, column: str | None, codec: Codec, names: Sequence[str]
     parts = {name: np.flatnonzero(place == part) for part, name in enumerate(names)}
     least, wanted = min(map(len, parts.values())), LEAST_CALIBRATE if CALIBRATE in names else LEAST
     if least >= wanted:
-        return Cut(parts)
+        return Cut(parts, place_of=dict(zip(ranks.tolist(), place.tolist(), strict=True)))
     if len(names) > 2:
         return cut(samples, column, codec, (SELECT, REPORT))
     part = "half" if len(names) == 2 else "part"
     problem = f"of {counted(len(samples), 'sample')} a {part} has {least}, fewer than {wanted}"
     return Cut(dict.fromkeys(names, everyone), problem)
+
+
+def _ranks(samples: Samples) -> list[str]:
+    """A hash of each sample's group, or name."""
+    units = map(os.fsencode, samples.units())
+    return [hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in units]
+
+
+def _place(rank: str, count: int) -> int:
+    return int(rank[-4:], 16) % count
 
 
 def _fill(place: Int64[np.ndarray, " n"], ranks: np.ndarray, strata: Int64[np.ndarray, " n"], count: int) -> None:
@@ -397,7 +417,7 @@ def part_of(split: Split, column: str | None, codec: Codec, name: str, names: Se
     problem = found.problem or f"its parts are {' and '.join(found.parts)}"
     if found.problem or name not in found.parts:
         raise UsageError(f"{split.name} has no split {name}: {problem}", Hint({"split": "validation"}))
-    return replace(split, samples=split.samples.select(found.parts[name]), split=name)
+    return found.take(split, name, column, codec)
 
 
 def chosen_words(split: str, halves: Any) -> str:

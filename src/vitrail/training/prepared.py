@@ -125,11 +125,13 @@ class Prepared:
 
     def part(self, name: str) -> tuple[Split, Batches]:
         """A part of the validation samples, or all of them."""
-        validation = self.dataset.validation
+        dataset = self.dataset
+        unknown, given = dataset.unknown.get(VALIDATION, {}), dataset.given.get(VALIDATION)
+        whole = Split(dataset.validation, VALIDATION, unknown, given=given)
         if name == VALIDATION or self.cut is None:
-            return Split(validation, VALIDATION), self.validation
-        ids = self.cut.parts[name]
-        return Split(validation.select(ids), name), self.validation.subset(ids)
+            return whole, self.validation
+        part = self.cut.take(whole, name, self.model.task.column, self.model.output)
+        return part, self.validation.subset(self.cut.parts[name])
 
     @cached_property
     def scored(self) -> tuple[Split, Batches]:
@@ -149,8 +151,7 @@ class Prepared:
         if dataset.test is not None:
             test = batches_of(self.model, dataset.test, self.settings.execution.workers)
             return Split(dataset.test, TEST, dataset.unknown.get(TEST, {})), test
-        split, batches = self.part(VALIDATION if self.cut is None or self.cut.problem else REPORT)
-        return replace(split, unknown=dataset.unknown.get(VALIDATION, {})), batches
+        return self.part(VALIDATION if self.cut is None or self.cut.problem else REPORT)
 
     @property
     def scored_words(self) -> str:
