@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "explain",
         "runs",
     },
-    "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
+    "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "runs", "explain"},
     "": {
         "options",
         "nn",

@@ -19,7 +19,7 @@ PROMISED = PUBLIC_FOLDERS | {
     *("ViT", "ViTConfig", "Record", "run_with_record", "Model", "load", "save", "train", "TrainOptions", "evaluate"),
     *("Transformer", "TransformerConfig", "ImageToSequence", "ImageToSequenceConfig", "Classes", "Vocabulary"),
     *("convert", "Preprocessing", "distill", "DistillOptions", "Teacher", "train_loop", "embed", "similar"),
-    *("check_data", "show_data"),
+    *("check_data", "show_data", "export"),
 }
 FOLDERS = sorted(path.parent.name for path in (Path(vitrail.__file__).parent).glob("*/__init__.py"))
 MODULES = sorted(path.stem for path in Path(vitrail.__file__).parent.glob("*.py") if path.stem != "__init__")

@@ -2,6 +2,7 @@ from . import data as data, explain as explain, nn as nn, tasks as tasks, traini
 from .check.check import check_data as check_data
 from .data.columns import Vocabulary as Vocabulary
 from .data.preprocessing import Preprocessing as Preprocessing
+from .deploy.export import export as export
 from .features.embed import embed as embed
 from .features.similar import similar as similar
 from .model import Model as Model, convert as convert, load as load, save as save

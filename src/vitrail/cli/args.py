@@ -387,6 +387,39 @@ class SimilarOptions(Inference, ColumnOptions):
     json: bool = False
 
 
+# ---- for other runtimes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(WeightsOptions):
+    """Write a model for another runtime or library, and see that it answers alike there.
+
+    To ONNX this is one file, which has in it how images go in and what its outputs mean; predict.py and predict.js
+    beside it answer images by the file alone, without vitrail. The file has its name only when it has answered images
+    as the model does.
+
+    Example: vitrail export runs/latest --to onnx
+
+    Attributes:
+        to: onnx.
+        out: The file (.onnx); default: export/model.onnx in the run, or here.
+        size: Size of the images that the file takes, in pixels; default: the model's own. any leaves it open.
+        check: Images that it is proved with: a file, a folder, a list, a named set; default: those of the run, else
+            drawn ones.
+        weights: How numbers are stored: fp16 takes half of the bytes, int8 a quarter; they are computed in fp32, and
+            what changes more than one answer in a hundred is refused.
+        json: Print one JSON object: what was written, and what it was seen to do.
+    """
+
+    run: str = positional(help=RUN)
+    to: Literal["onnx"] = option(MISSING)
+    out: Path | None = option(example="model.onnx")
+    size: int | tuple[int, int] | Literal["any"] | None = option(metavar=f"{SIDES}|any", least=1)
+    check: str | None = option(metavar="IMAGES")
+    weights: Literal["fp32", "fp16", "int8"] = "fp32"
+    json: bool = False
+
+
 # ---- data, models, machines
 
 

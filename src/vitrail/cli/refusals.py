@@ -182,7 +182,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "init": lambda name: name == "auto" or check_model(name, Hint({"init": "auto"})),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
-    **dict.fromkeys(("similar_to", "background"), check_images),
+    **dict.fromkeys(("similar_to", "background", "check"), check_images),
     "nearest": lambda name: name in ("auto", "none") or check_path(Path(name)),
     **{name: partial(check_methods, option=name) for name in ("method", "methods")},
     **dict.fromkeys(("size", "student"), check_network),

@@ -30,7 +30,7 @@ from vitrail.nn.networks import build_network, config_from_dict, without_numbers
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import check_finite_tensors, check_tensors_fit
-from vitrail.weights.places import CONFIG, KEY, PREPROCESSOR, check_model, is_foreign, is_ours, of_others
+from vitrail.weights.places import CONFIG, KEY, PREPROCESSOR, check_model, is_foreign, is_onnx, is_ours, of_others
 from vitrail.weights.saved import find_contradiction
 
 FORMAT = 3
@@ -80,7 +80,8 @@ def load(
 
     Args:
         path: A run folder (which contains `model/`) or a model folder; pretrained weights of a ViT: `timm:NAME`,
-            `hf:OWNER/NAME`, `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder in the layout of a hub.
+            `hf:OWNER/NAME`, `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder in the layout of a hub;
+            an export (.onnx), which answers and cannot be explained.
         task: For a task of your own, the same value that the model was trained with. Where what it learnt is features
             (its codec `describes`), the model opens without it, as any network of features.
         network: For a network of your own, one of the same kind, into which the weights are loaded.
@@ -112,12 +113,21 @@ def load(
     if Path(path).name == WEIGHTS and is_ours(folder) and not find_contradiction(folder):  # which says the rest itself
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
+    stated = [name for name, value in foreign.items() if value is not None]
+    if is_onnx(path):
+        from vitrail.model.onnx_file import open_onnx
+
+        given = {"task": task, "network": network, "parts": parts, "image_size": image_size, "channels": channels}
+        if taken := [*stated, *(name for name, value in given.items() if value is not None)]:
+            problem = f"{path} is an export, in which all is fixed, so {taken[0]} cannot be stated"
+            raise UsageError(problem, Hint(drop=FLAGS.get(taken[0], (taken[0],)), python=f"no {taken[0]}="))
+        return _read_as(bits, replace(open_onnx(path), loaded_from=named))
     if is_foreign(path):
         from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
 
         model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
         return _read_as(bits, replace(model, loaded_from=named))
-    for name in (name for name, value in foreign.items() if value is not None):
+    for name in stated:
         words = " and ".join(assume or ()) if name == "assume" else name
         problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))

@@ -24,7 +24,7 @@ from vitrail.errors import DataError, Hint, UsageError
 from vitrail.tasks.by_column import MEAN_ACCURACY, AttributesMetrics
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.classify import divergence
-from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs, softmax_head
 from vitrail.tasks.target import ChosenTarget, ClassTarget, indices_of, pick
 from vitrail.tasks.task import (
     Input,
@@ -213,6 +213,11 @@ class Attributes(ShortRepr, Codec):
         """Columns and classes, and the calibration where there is one."""
         of = {name: list(own) for name, own in zip(self.columns, self.classes, strict=True)}
         return {"attributes": of, **stored(self.calibration)}
+
+    def portable(self) -> list[dict[str, Any]]:
+        """A softmax for each column."""
+        each = zip(self.columns, self.classes, strict=True)
+        return [softmax_head(name, own, self.calibration) for name, own in each]
 
     def probabilities(self, outputs: Outputs) -> Float[Tensor, "b v"]:
         """Of each class within its column, in at least fp32."""

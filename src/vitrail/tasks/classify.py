@@ -29,7 +29,7 @@ from vitrail.tasks.calibration import (
     reliability,
     stored,
 )
-from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs, softmax_head
 from vitrail.tasks.task import (
     Example,
     Input,
@@ -260,6 +260,10 @@ class Classes(ShortRepr, Codec):
         """The names, and the ids and the calibration where there are any."""
         ids = {"ids": list(self.ids)} if self.ids else {}
         return {"classes": list(self.names), **ids, **stored(self.calibration)}
+
+    def portable(self) -> list[dict[str, Any]]:
+        """One softmax."""
+        return [softmax_head("", self.names, self.calibration)]
 
     def probabilities(self, outputs: Outputs) -> Float[Tensor, "b v"]:
         """Of each class, in at least fp32."""

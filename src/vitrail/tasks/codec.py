@@ -87,6 +87,13 @@ class Hub(NamedTuple):
     problem: str = ""
 
 
+def softmax_head(column: str, names: Sequence[str], calibration: Any) -> dict[str, Any]:
+    """One class of those of a column, as `Codec.portable` has it."""
+    temperature, limits = (1.0, ()) if calibration is None else (calibration.temperature, calibration.limits)
+    of = {"names": list(names), "temperature": temperature, "limits": list(limits[0]) if limits else []}
+    return {"kind": "softmax", "column": column, **of}
+
+
 class Codec(ABC):
     """What targets and outputs mean; see the head of this file. Subclasses are final, frozen and of plain values.
 
@@ -201,6 +208,16 @@ class Codec(ABC):
         """Plain JSON values, from which the task makes it again."""
 
     # ---- from outputs
+
+    def portable(self) -> list[dict[str, Any]]:
+        """How outputs become an answer, as plain values for a reader without vitrail; empty where that cannot be said.
+
+        One head behind the other, each of some of the outputs. By `kind`: "softmax" (one of `names`, of the `column`),
+        "sigmoid" (those whose probability reaches their of `thresholds`), "number" (each times its of `deviations`, and
+        its of `means` added), "vector" (the outputs themselves). `temperature` divides outputs; `limits` are those of
+        `Calibration`.
+        """
+        return []
 
     @abstractmethod
     def answer(

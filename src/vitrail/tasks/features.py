@@ -63,6 +63,10 @@ class Numbers(Codec):
         """The count."""
         return {"features": self.count}
 
+    def portable(self) -> list[dict[str, Any]]:
+        """The numbers themselves."""
+        return [{"kind": "vector", "names": [], "count": self.count}]
+
     def answer(
         self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[FeaturePrediction]":

@@ -189,6 +189,11 @@ class MultiLabels(ShortRepr, Codec):
         of = {"rates": list(self.rates), "thresholds": list(self.thresholds)}
         return {"labels": list(self.names), **of, **stored(self.calibration)}
 
+    def portable(self) -> list[dict[str, Any]]:
+        """Each label by itself."""
+        of = {"temperature": self.temperature, "thresholds": self.limits.tolist()}
+        return [{"kind": "sigmoid", "names": list(self.names), **of}]
+
     def probabilities(self, outputs: Outputs) -> Float[Tensor, "b v"]:
         """Of each label."""
         return (outputs / self.temperature).sigmoid()

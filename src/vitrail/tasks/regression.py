@@ -224,6 +224,12 @@ class Standardized(ShortRepr, Codec):
         of = {"numbers": list(self.names), "means": list(self.means), "deviations": list(self.deviations)}
         return of | stored(self.calibration)
 
+    def portable(self) -> list[dict[str, Any]]:
+        """Each number in its unit."""
+        of = {"means": list(self.means), "deviations": list(self.deviations)}
+        limits = [list(own) for own in self.calibration.limits] if self.calibration else []
+        return [{"kind": "number", "names": list(self.names), **of, "limits": limits}]
+
     @property
     def widths(self) -> tuple[float, ...]:
         """Half the width of the interval of each number, in the unit of the data; empty where it is not known."""

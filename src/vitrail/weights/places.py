@@ -16,6 +16,7 @@ from vitrail.errors import DataError, Hint, UsageError, look_at, nearest, some_o
 from vitrail.io import read_json, resume_command
 
 SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
+ONNX = ".onnx"  # of an export, which is no weights
 PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
 SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -58,6 +59,11 @@ def suffix_of(path: Path) -> str:
     return ""
 
 
+def is_onnx(name: str | Path) -> bool:
+    """Whether this is the name of a file that was exported to ONNX."""
+    return Path(name).suffix.lower() == ONNX and not Path(name).is_dir()
+
+
 def of_others(path: Path) -> bool:
     """Whether a path is a folder with pretrained weights, or a weights file."""
     if path.is_dir():
@@ -97,7 +103,7 @@ def is_foreign(name: str | Path) -> bool:
     """Whether this names pretrained weights: a hub's name, a weights file, or a folder with one."""
     text, path = str(name), Path(name)
     named = guess_name(text) or text.startswith(LIVE)
-    return text.startswith(HUBS) or (bool(named) and not path.exists()) or of_others(path)
+    return text.startswith(HUBS) or (bool(named) and not is_onnx(name) and not path.exists()) or of_others(path)
 
 
 def guess_name(name: str) -> str:
@@ -142,16 +148,18 @@ def check_model(name: str | Path, usual: Hint = FIRST_RUN) -> None:
     if text.startswith(HUBS) or any((path / inside / CONFIG).is_file() for inside in ("", "model")):
         return
     if path.exists():
-        if of_others(path):
+        if of_others(path) or is_onnx(path):
             return
         raise not_a_model(path)
-    if close := guess_name(text):
+    if not is_onnx(path) and (close := guess_name(text)):
         raise UsageError(f"{name} is neither a file or folder nor a hub's name", Hint(instead={text: close}))
     if text.startswith(LIVE):
         hint = "vitrail.convert(module) with the live network, or the file of its state dict"
         raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
     if suffix_of(path):
         raise missing_weights(path)
+    if is_onnx(path):
+        raise DataError(f"there is no file {path}", Hint(text="vitrail export RUN --to onnx  # which writes one"))
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     marks = f"model/{CONFIG}", "config.yaml"
     siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
@@ -182,7 +190,7 @@ def not_a_model(path: Path) -> DataError:
     around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
     if path.is_file():
         problem = f"{path} is neither a folder nor a weights file"
-        return DataError(problem, around or "the path of a .safetensors, .npz or .pth file")
+        return DataError(problem, around or "the path of a .safetensors, .npz, .pth or .onnx file")
     if (path / "config.yaml").is_file():
         problem = f"{path} is an unfinished run, so it contains no model yet"
         command, typed = path / "command.txt", ""

@@ -1,0 +1,1 @@
+from .export import Exported as Exported, export as export

@@ -1,0 +1,181 @@
+"""`vitrail.export`: a model as a file of another runtime, or in the layout of another library, proved on the spot.
+
+    onnx                                  one file with its readers beside it; see `onnx` and `proof`
+    transformers, timm, torchvision       a folder or file that the library itself opens; see `layouts`
+
+A file is called what was asked for only when it has answered as the model does. Until then, and after a proof that
+failed, its name ends in `.failed`.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from vitrail.arguments import typed
+from vitrail.data.images import Images
+from vitrail.deploy.onnx import OPSET, RUNTIMES, Weights, build, contract_of, store, stored_network, to_bytes
+from vitrail.deploy.positions import for_any_size
+from vitrail.deploy.proof import count_changes, images_for, prove_file, time_file
+from vitrail.errors import DataError, Hint, RunError, UsageError, check_choice, counted
+from vitrail.io import check_writable, other_out, write_file
+from vitrail.model import Model, open_first
+from vitrail.model.model import resize_model
+from vitrail.model.onnx_file import open_onnx
+from vitrail.nn import ViT
+from vitrail.runs.data import run_of
+
+Target = Literal["onnx"]
+ENDING, FAILED = ".onnx", ".failed"
+READERS = {"predict.py": "predict.py.txt", "predict.js": "predict.js"}  # beside the file, by their names here
+COUNTED, ENOUGH = 2000, 1000  # images by which fewer bits are judged, at most; from which on these are enough
+MOST_CHANGED = 0.01  # of their answers
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What was written, and what it was seen to do.
+
+    Attributes:
+        target: The runtime or library.
+        file: What was written.
+        files: Bytes of each file by its path.
+        gap: The largest difference of an output from the model's, relative to the largest output.
+        flips: Of how many images the answer differs.
+        images: How many were answered.
+        of: What images they are.
+        runtimes: By each runtime or library what it did.
+        weights: How numbers are stored.
+        changed: Of how many images fewer bits change the answer, and of how many; None where no bits were saved.
+        milliseconds: For one image in the runtime; None where it was not timed.
+        seconds: That all of it took.
+        notes: What to know of it, in sentences.
+    """
+
+    target: str
+    file: Path
+    files: Mapping[str, int]
+    gap: float
+    flips: int
+    images: int
+    of: str
+    runtimes: Mapping[str, str]
+    weights: str
+    changed: tuple[int, int] | None
+    milliseconds: float | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "file": str(self.file)}
+
+
+@typed
+def export(
+    model: str | Path | Model,
+    *,
+    to: Target = "onnx",
+    out: str | Path | None = None,
+    size: tuple[int, int] | Literal["any"] | None = None,
+    weights: Weights = "fp32",
+    check: str | Path | None = None,
+) -> Exported:
+    """Write a model for another runtime, and see that it answers alike there.
+
+    Args:
+        model: What `vitrail.load` opens, or a model.
+        to: The runtime: "onnx" writes one file, and beside it predict.py and predict.js, which read it without vitrail.
+        out: The file; in a run `export/model.onnx`, else `model.onnx` in the folder `export` here.
+        size: Height and width of the images in pixels, the model's own when None; "any" leaves both open, for the
+            readers and for who resizes otherwise: whatever patches divide.
+        weights: How numbers are stored; they are computed in fp32 anyhow.
+        check: Images to prove it with: a file, a folder, a list, a named set; those of the run when None, else drawn.
+
+    Returns:
+        What was written, and what it was seen to do.
+
+    Raises:
+        UsageError: What is asked for cannot be written, or a runtime is not installed.
+        DataError: The model or the images cannot be read.
+        RunError: The file does not answer as the model does; it is called `.failed`.
+    """
+    check_choice("to", to, Target)
+    check_choice("weights", weights, Weights)
+    began = time.perf_counter()
+    model = open_first(model, "export('runs/latest')")
+    file = _place(model, out)
+    check_writable(file)
+    contract_of(model)  # refuses what has no reader, before anything is computed
+    model = resize_model(model, size) if isinstance(size, tuple) else model
+    model.network.to("cpu")
+    network, (images, of) = stored_network(model, weights), images_for(model, check)
+    changed = None if weights == "fp32" else _judge(model, network, images, of, weights)
+    contract, traced = contract_of(model, weights, any_size=size == "any"), network
+    if size == "any":
+        if not isinstance(network, ViT):
+            raise UsageError(f"only a ViT takes any size, not {type(network).__name__}", Hint(drop=["size"]))
+        traced = for_any_size(network)
+    proto = build(model, contract, traced)
+    store(proto, weights)
+    unproven = file.with_name(file.name + FAILED)
+    write_file(unproven, to_bytes(proto))
+    for name, text in READERS.items():
+        write_file(file.with_name(name), Path(__file__).with_name(text).read_text(encoding="utf-8"))
+    proven = prove_file(model, network, contract, unproven, images, of)
+    if proven.faults:
+        problem = f"{unproven} does not answer as the model does: {'; '.join(proven.faults[:3])}"
+        raise RunError(problem, "report it with these lines; no other file was written")
+    milliseconds = time_file(unproven, model.preprocessing.size, model.preprocessing.channels)
+    unproven.replace(file)
+    return Exported(
+        target=to,
+        file=file,
+        files={str(each): each.stat().st_size for each in (file, *map(file.with_name, READERS))},
+        gap=proven.gap,
+        flips=proven.flips,
+        images=proven.images,
+        of=proven.of,
+        runtimes=proven.runtimes,
+        weights=weights,
+        changed=changed,
+        milliseconds=milliseconds,
+        seconds=time.perf_counter() - began,
+        notes=(f"opset {OPSET}, for {RUNTIMES}; no training image is in it",),
+    )
+
+
+def _judge(model: Model, network: nn.Module, images: Images | None, of: str, weights: Weights) -> tuple[int, int]:
+    """How many answers fewer bits change, and of how many images.
+
+    Raises:
+        RunError: More than one in a hundred.
+    """
+    changed, count = count_changes(model, network, images, COUNTED)
+    if changed > MOST_CHANGED * count:
+        problem = f"{weights} changes {changed} of {counted(count, 'answer')} to {of}, more than one in a hundred"
+        raise RunError(problem, Hint({"weights": "fp16" if weights == "int8" else "fp32"}))
+    return changed, count
+
+
+def _place(model: Model, out: str | Path | None) -> Path:
+    """The file that is written.
+
+    Raises:
+        UsageError: It has another ending, or is there and is no export.
+    """
+    run = run_of(model)
+    folder = run.path / "export" if (run.path / "config.yaml").is_file() else Path("export")
+    file = Path(out) if out is not None else folder / f"model{ENDING}"
+    if file.suffix != ENDING:
+        raise UsageError(f"an ONNX file ends in {ENDING}, got {file}", Hint({"out": str(file.with_suffix(ENDING))}))
+    if file.exists():
+        with suppress(DataError):
+            open_onnx(file)
+            return file
+        raise UsageError(f"{file} exists, and is no export of vitrail", other_out(file))
+    return file

@@ -1,0 +1,287 @@
+// Answers images with an ONNX file that vitrail has exported: node predict.js MODEL.onnx IMAGE... [--json]
+//
+// Needs onnxruntime-node (or onnxruntime-web) and sharp. How images are read and what outputs mean stands in the file:
+// JSON under the key `vitrail` of its metadata, here called the contract. A program of your own calls `readContract` for
+// the bytes of the file, `prepare` for each image, and `answer` for what the network returns, as `main` does.
+"use strict";
+const fs = require("fs");
+
+const PLAIN = "the same image as a JPEG, or a PNG of 8 bits";
+
+/** Refuse in two lines: what is wrong, and what to try. */
+function need(holds, problem, hint = PLAIN) {
+  if (!holds) throw new Error(`${problem}\ntry: ${hint}`);
+}
+
+/** The first of some packages that is installed: beside this file, where it is called from, or in NODE_PATH. */
+function load(...names) {
+  for (const name of names) {
+    try {
+      return require(require.resolve(name, { paths: [__dirname, process.cwd()] }));
+    } catch (error) {
+      if (error.code !== "MODULE_NOT_FOUND") throw error;
+    }
+  }
+  need(false, `${names.join(" or ")} is not installed`, `npm install ${names[0]}`);
+}
+
+// ---- the contract
+
+/** The fields of a protobuf message, [number, value]; the value is a number, or the bytes of a text or message. */
+function* fields(bytes) {
+  let at = 0;
+  const varint = () => {
+    let value = 0;
+    for (let scale = 1; ; scale *= 128) {
+      value += (bytes[at] & 127) * scale;
+      if (!(bytes[at++] & 128)) return value;
+    }
+  };
+  while (at < bytes.length) {
+    const tag = varint();
+    if (tag % 8 === 0) yield [tag >> 3, varint()];
+    else yield [tag >> 3, bytes.subarray((at += 0), (at += { 1: 8, 2: 0, 5: 4 }[tag % 8] || varint()))];
+  }
+}
+
+/** What stands in the metadata of an ONNX file, by its bytes; for images of another size, [height, width], where it takes any. */
+function readContract(bytes, size) {
+  const model = [...fields(bytes)]; // 2 is who made it, 14 the metadata: 1 a key, 2 its value
+  const metadata = model.filter(([number]) => number === 14).map(([, entry]) => Object.fromEntries(fields(entry)));
+  const entry = metadata.find((each) => String(each[1]) === "vitrail");
+  const maker = model.find(([number]) => number === 2) || ["", "an unknown program"];
+  const contract = JSON.parse(entry ? String(entry[2]) : "{}");
+  const kinds = (contract.answer || []).map((head) => head.kind);
+  const found = entry ? `a contract of format ${contract.format} with answers of [${kinds}]` : "no key `vitrail`";
+  const wanted = `preprocessing and names of format 1, with answers of [${Object.keys(KINDS)}], are looked for there`;
+  const fits = contract.format === 1 && kinds.length && kinds.every((kind) => kind in KINDS);
+  need(fits, `its metadata, made by ${maker[1]}, have ${found}; ${wanted}`, "vitrail export MODEL --to onnx");
+  if (size) {
+    const divided = contract.any_size && size.length === 2 && size.every((side, i) => side && side % contract.patch[i] === 0);
+    const takes = contract.any_size ? `multiples of ${contract.patch}` : `${contract.input.size} alone`;
+    need(divided, `a size of ${size}, but the file takes ${takes}`, `vitrail export MODEL --to onnx --size ${size.join("x")}`);
+    contract.input.size = size;
+  }
+  return contract;
+}
+
+// ---- from a file to pixels
+
+const over255 = (value) => ((value + 128) + ((value + 128) >> 8)) >> 8; // value / 255, rounded
+const grey = ([r, g, b]) => (r * 19595 + g * 38470 + b * 7471 + 32768) >> 16;
+
+/** The pixels that the network reads, a Uint8Array (height, width, channels), of a path or the bytes of a file. */
+async function prepare(file, contract) {
+  const sharp = load("sharp"), reads = contract.input, options = { ignoreIcc: true, limitInputPixels: 1e8 };
+  const { format, depth, channels, space, orientation, xmp } = await sharp(file, options).metadata();
+  need(["jpeg", "png", "webp"].includes(format), `${format} is decoded in another way here than by Pillow`);
+  need(depth === "uchar" || (depth === "ushort" && channels === 1), "16 bits a colour are not read");
+  need(orientation || !/tiff:Orientation(="|>)[2-8]/.test(xmp), "its orientation stands in XMP alone");
+  const as = depth === "ushort" ? "grey16" : space === "cmyk" ? "cmyk" : "srgb";
+  const image = sharp(file, options).pipelineColourspace(as).toColourspace(as).rotate(); // as its EXIF block says
+  const { data, info } = await image.raw({ depth }).toBuffer({ resolveWithObject: true });
+  return resize(convert(data, info.channels, as, reads), [info.height, info.width], reads, contract.longest);
+}
+
+/** Grey or RGB of 8 bits: transparency is laid on pad_value; grey of 16 bits uses all of them, or those stated. */
+function convert(data, count, as, reads) {
+  const most = 2 ** (reads.bits || 16) - 1, pad = reads.pad_value;
+  if (as === "grey16") {
+    const values = new Uint16Array(Uint8Array.from(data).buffer), top = values.reduce((a, b) => Math.max(a, b), 0);
+    const fits = top <= most && (reads.bits || top === 0 || top >= 2 ** 14);
+    need(fits, `values of ${reads.bits || 16} bits are read, it has up to ${top}`);
+    [data, count] = [values.map((value) => Math.floor((value * 510 + most) / (2 * most))), 1];
+  }
+  const colour = (at) => {
+    const own = [0, 1, 2].map((c) => data[at + (count < 3 ? 0 : c)]), last = data[at + count - 1];
+    if (as === "cmyk") return own.map((ink) => 255 - last - over255(ink * (255 - last)));
+    return count % 2 ? own : own.map((value, c) => over255(value * last + pad[c] * (255 - last)));
+  };
+  const pixels = new Uint8Array((data.length / count) * reads.channels);
+  for (let from = 0, to = 0; from < data.length; from += count, to += reads.channels) {
+    pixels.set(reads.channels === 1 ? [grey(colour(from))] : colour(from), to);
+  }
+  return pixels;
+}
+
+/** Scaled to fit in (pad), or to size / crop_pct, of which the centre is cut out; pairs are [height, width]. */
+function resize(pixels, own, reads, longest) {
+  const { size, channels, resize: how, interpolation: rule } = reads, both = (f) => [f(0), f(1)];
+  const even = (x) => (x % 1 === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)); // halves as Python rounds them
+  let scaled = both((i) => Math.trunc(size[i] / reads.crop_pct));
+  if (how === "pad") {
+    const scale = Math.min(size[0] / own[0], size[1] / own[1]);
+    scaled = both((i) => Math.max(1, even(own[i] * scale)));
+  } else if (how === "crop" && size[0] === size[1]) {
+    scaled = both((i) => Math.floor((scaled[i] * own[i]) / Math.min(...own)));
+  } else if (how === "crop") {
+    const ratio = Math.min(own[0] / scaled[0], own[1] / scaled[1]);
+    scaled = both((i) => even(own[i] / ratio));
+  }
+  const halve = how === "pad" || reads.centre === "down" ? Math.trunc : even;
+  const corner = both((i) => halve((scaled[i] - size[i]) / 2)), step = both((i) => own[i] / scaled[i]);
+  if (scaled[0] > longest * size[0] || scaled[1] > longest * size[1]) { // an elongated image is cut before it is scaled
+    const last = both((i) => Math.min((corner[i] + size[i]) * step[i], own[i]));
+    return resample(pixels, own, channels, rule, size, both((i) => corner[i] * step[i]), last);
+  }
+  const whole = resample(pixels, own, channels, rule, scaled, [0, 0], own);
+  const found = new Uint8Array(size[0] * size[1] * channels), pad = channels === 1 ? [grey(reads.pad_value)] : reads.pad_value;
+  for (let y = corner[0], to = 0; y < corner[0] + size[0]; y++) {
+    for (let x = corner[1]; x < corner[1] + size[1]; x++, to += channels) {
+      const from = (y * scaled[1] + x) * channels, inside = y >= 0 && x >= 0 && y < scaled[0] && x < scaled[1];
+      found.set(inside ? whole.subarray(from, from + channels) : pad, to);
+    }
+  }
+  return found;
+}
+
+const CURVES = { // how far each reaches, and its weight at a distance
+  bilinear: [1, (x) => Math.max(0, 1 - x)],
+  bicubic: [2, (x) => (x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0)],
+};
+
+/** What Pillow's resize gives for a part of the pixels, from first to last: along rows, rounded, then along columns. */
+function resample(pixels, own, channels, rule, size, first, last) {
+  const rows = along(pixels, own[0], own[1], channels, weights(rule, own[1], size[1], first[1], last[1]));
+  return along(rows, 1, own[0], size[1] * channels, weights(rule, own[0], size[0], first[0], last[0]));
+}
+
+/** For each new pixel the number of the first one that it is made of, and their weights in parts of 2^22. */
+function weights(rule, own, size, first, last) {
+  if (own === size && first === 0 && last === own) return null;
+  const start = Math.fround(first), scale = Math.fround(Math.fround(last) - start) / size, found = [];
+  const [reach, curve] = CURVES[rule] || [], wide = Math.max(1, scale);
+  for (let i = 0, at = start + scale * 0.5; i < size; i++, at += scale) {
+    if (rule === "nearest") {
+      found.push([Math.min(Math.trunc(at), own - 1), [2 ** 22]]);
+      continue;
+    }
+    const centre = start + (i + 0.5) * scale, low = Math.max(0, Math.trunc(centre - reach * wide + 0.5));
+    const high = Math.min(own, Math.trunc(centre + reach * wide + 0.5)), parts = [];
+    for (let x = low; x < high; x++) parts.push(curve(Math.abs((x - centre + 0.5) * (1 / wide))));
+    const sum = parts.reduce((a, b) => a + b, 0);
+    found.push([low, parts.map((part) => Math.trunc((part / sum) * 2 ** 22 + (part < 0 ? -0.5 : 0.5)))]);
+  }
+  return found;
+}
+
+/** One pass: pixels (outer, own, inner) become (outer, weights, inner). */
+function along(pixels, outer, own, inner, weights) {
+  if (weights === null) return pixels;
+  const found = new Uint8ClampedArray(outer * weights.length * inner);
+  for (let row = 0, to = 0; row < outer; row++) {
+    for (const [low, parts] of weights) {
+      for (let column = 0; column < inner; column++) {
+        let sum = 2 ** 21;
+        for (let i = 0, from = (row * own + low) * inner + column; i < parts.length; i++, from += inner) sum += pixels[from] * parts[i];
+        found[to++] = sum >> 22;
+      }
+    }
+  }
+  return found;
+}
+
+// ---- from outputs to answers
+
+/** What each row of outputs says, by the keys of `vitrail predict --json`; sets and intervals hold what is true as often
+ * as coverage asks for. */
+function answer(rows, contract, coverage) {
+  const heads = contract.answer;
+  const known = !coverage || (coverage > 0 && coverage < 1 && (heads[0].limits || []).length > 0);
+  need(known, `no sets or intervals of coverage ${coverage} are known`, "a calibrated model, or no coverage");
+  return rows.map((row) => {
+    let end = 0;
+    const parts = heads.map((head) => [head, Array.from(row.slice(end, (end += head.names.length || head.count)))]);
+    need(end === row.length, `${row.length} outputs, but ${end} names`, "export it anew");
+    return KINDS[heads[0].kind](parts, coverage);
+  });
+}
+
+const KINDS = {
+  /** Within each head: the best class of all, or of each column that has a head. */
+  softmax(parts, coverage) {
+    const every = [], columns = {};
+    for (const [{ column, names, temperature }, logits] of parts) {
+      const top = Math.max(...logits), powers = logits.map((logit) => Math.exp((logit - top) / temperature));
+      const sum = powers.reduce((a, b) => a + b, 0), values = powers.map((power) => Math.fround(power / sum));
+      const best = logits.indexOf(top);
+      columns[column] = { class: names[best], probability: values[best] };
+      names.forEach((name, i) => every.push([column ? `${column}=${name}` : name, values[i]]));
+    }
+    every.sort((a, b) => b[1] - a[1]);
+    const top = every.slice(0, 5);
+    if (!("" in columns)) {
+      return { attributes: Object.entries(columns).map(([column, one]) => `${column}=${one.class}`), columns, top };
+    }
+    const said = { label: top[0][0], probability: top[0][1], top };
+    if (!coverage) return said;
+    const least = 1 - limit(parts[0][0].limits, coverage) - 1e-6;
+    return { ...said, set: every.filter(([, value], place) => place === 0 || value >= least).map(([name]) => name) };
+  },
+
+  /** Of each output: a label is there from its threshold on. */
+  sigmoid([[{ names, temperature, thresholds }, odds]]) {
+    const rows = odds.map((odd, i) => [names[i], 1 / (1 + Math.exp(-odd / temperature)), thresholds[i]]);
+    const all = rows.map(([name, value, least]) => [name, Math.fround(value), value >= least]).sort((a, b) => b[1] - a[1]);
+    const there = Object.fromEntries(all.filter((row) => row[2]));
+    return { labels: all.filter((row) => row[2]).map((row) => row[0]), probabilities: there, top: all.slice(0, 5).map((row) => row.slice(0, 2)) };
+  },
+
+  /** In their own units, with intervals where the model is calibrated. */
+  number([[{ names, means, deviations, limits }, outputs]], coverage = 0.9) {
+    const values = outputs.map((output, i) => output * deviations[i] + means[i]);
+    const named = (of) => Object.fromEntries(names.map((name, i) => [name, of(i)]));
+    if (!limits.length) return { values: named((i) => values[i]) };
+    const halves = limits.map((each) => limit(each, coverage));
+    need(!halves.includes(Infinity), `a coverage of ${coverage} takes more calibration images`, "--coverage 0.9");
+    return { values: named((i) => values[i]), intervals: named((i) => [values[i] - halves[i], values[i] + halves[i]]), coverage };
+  },
+
+  vector: ([[, outputs]]) => ({ features: outputs }),
+};
+
+/** How far what is true may be from what is said, to hold as often; infinite where that takes more images. */
+function limit(limits, coverage) {
+  return [...limits, null][Math.min(200, Math.ceil(coverage * 200 - 1e-9)) - 1] ?? Infinity;
+}
+
+// ---- the command line
+
+async function main() {
+  const text = { type: "string" }, flag = { type: "boolean" };
+  const options = { json: flag, outputs: flag, batch: text, coverage: text, size: text };
+  const { values: given, positionals } = require("util").parseArgs({ options, allowPositionals: true });
+  const [model, ...images] = positionals, batch = Number(given.batch || 8), answers = [];
+  need(images.length, "a model and images are wanted", "node predict.js MODEL.onnx IMAGE... [--json] [--outputs] [--batch N] [--coverage C] [--size HxW]");
+  const ort = load("onnxruntime-node", "onnxruntime-web"), bytes = fs.readFileSync(model);
+  const contract = readContract(bytes, given.size && given.size.split("x").map(Number));
+  const session = await ort.InferenceSession.create(bytes, { logSeverityLevel: 3 });
+  const { size, channels } = contract.input, length = size[0] * size[1] * channels;
+  for (let first = 0; first < images.length; first += batch) {
+    const names = images.slice(first, first + batch), pixels = new Uint8Array(names.length * length);
+    for (const [i, name] of names.entries()) {
+      const found = await prepare(name, contract).catch((error) => need(false, `${name}: ${error.message}`));
+      pixels.set(found, i * length);
+    }
+    const results = await session.run({ pixels: new ort.Tensor("uint8", pixels, [names.length, ...size, channels]) });
+    const cut = (data, dims) => Array.from({ length: dims[0] }, (_, i) => data.slice((i * data.length) / dims[0], ((i + 1) * data.length) / dims[0]));
+    const rows = cut(results.outputs.data, results.outputs.dims), { map } = results;
+    answer(rows, contract, given.coverage && Number(given.coverage)).forEach((said, i) => {
+      said = { file: names[i], ...said, ...(given.outputs && { outputs: Array.from(rows[i]) }) };
+      if (map) said.map = cut(cut(map.data, map.dims)[i], map.dims.slice(1)).map((row) => Array.from(row));
+      answers.push(said);
+      if (!given.json) console.log(...Object.values(said).slice(0, 3));
+    });
+  }
+  if (given.json) console.log(JSON.stringify(answers));
+}
+
+module.exports = { readContract, prepare, answer };
+
+if (require.main === module) {
+  main().catch((error) => {
+    const [problem, hint] = error.message.split("\ntry: ");
+    console.error(`error: ${problem}\ntry: ${hint || "a file that vitrail export has written"}`);
+    process.exitCode = 2;
+  });
+}
