@@ -31,35 +31,30 @@ function load(...names) {
 function* fields(bytes) {
   let at = 0;
   const varint = () => {
-    let value = 0;
-    for (let scale = 1; ; scale *= 128) {
-      value += (bytes[at] & 127) * scale;
-      if (!(bytes[at++] & 128)) return value;
-    }
+    let value = 0, scale = 1;
+    for (; bytes[at] & 128; scale *= 128) value += (bytes[at++] & 127) * scale;
+    return value + bytes[at++] * scale;
   };
   while (at < bytes.length) {
-    const tag = varint();
-    if (tag % 8 === 0) yield [tag >> 3, varint()];
-    else yield [tag >> 3, bytes.subarray((at += 0), (at += { 1: 8, 2: 0, 5: 4 }[tag % 8] || varint()))];
+    const tag = varint(), length = { 0: 0, 1: 8, 5: 4 }[tag % 8] ?? varint();
+    yield [tag >> 3, tag % 8 ? bytes.subarray(at, (at += length)) : varint()];
   }
 }
 
-/** What stands in the metadata of an ONNX file, by its bytes; for images of another size, [height, width], where it takes any. */
+/** What stands in the metadata of an ONNX file, by its bytes; for images of [height, width] where it takes any size. */
 function readContract(bytes, size) {
-  const model = [...fields(bytes)]; // 2 is who made it, 14 the metadata: 1 a key, 2 its value
+  const model = [...fields(bytes)], has = (name) => String(name) === "vitrail"; // 2 its maker, 14 its metadata
   const metadata = model.filter(([number]) => number === 14).map(([, entry]) => Object.fromEntries(fields(entry)));
-  const entry = metadata.find((each) => String(each[1]) === "vitrail");
-  const maker = model.find(([number]) => number === 2) || ["", "an unknown program"];
-  const contract = JSON.parse(entry ? String(entry[2]) : "{}");
-  const kinds = (contract.answer || []).map((head) => head.kind);
-  const found = entry ? `a contract of format ${contract.format} with answers of [${kinds}]` : "no key `vitrail`";
-  const wanted = `preprocessing and names of format 1, with answers of [${Object.keys(KINDS)}], are looked for there`;
+  const contract = JSON.parse(String((metadata.find((entry) => has(entry[1])) || { 2: "{}" })[2]));
+  const kinds = (contract.answer || []).map((head) => head.kind), [, maker] = model.find(([number]) => number === 2) || [];
+  const own = contract.format ? `the contract has format ${contract.format} and answers of [${kinds}]` : "no contract";
+  const found = `${own} in its metadata, made by ${maker || "an unknown program"}: of preprocessing and names`;
   const fits = contract.format === 1 && kinds.length && kinds.every((kind) => kind in KINDS);
-  need(fits, `its metadata, made by ${maker[1]}, have ${found}; ${wanted}`, "vitrail export MODEL --to onnx");
+  need(fits, `${found}, wanted is format 1 with answers of [${Object.keys(KINDS)}]`, "vitrail export MODEL --to onnx");
   if (size) {
-    const divided = contract.any_size && size.length === 2 && size.every((side, i) => side && side % contract.patch[i] === 0);
+    const divided = size.length === 2 && size.every((side, i) => side > 0 && side % contract.patch[i] === 0);
     const takes = contract.any_size ? `multiples of ${contract.patch}` : `${contract.input.size} alone`;
-    need(divided, `a size of ${size}, but the file takes ${takes}`, `vitrail export MODEL --to onnx --size ${size.join("x")}`);
+    need(contract.any_size && divided, `it takes ${takes}, not --size ${size.join("x")}`, "vitrail export MODEL --size any");
     contract.input.size = size;
   }
   return contract;
@@ -80,7 +75,7 @@ async function prepare(file, contract) {
   const as = depth === "ushort" ? "grey16" : space === "cmyk" ? "cmyk" : "srgb";
   const image = sharp(file, options).pipelineColourspace(as).toColourspace(as).rotate(); // as its EXIF block says
   const { data, info } = await image.raw({ depth }).toBuffer({ resolveWithObject: true });
-  return resize(convert(data, info.channels, as, reads), [info.height, info.width], reads, contract.longest);
+  return Uint8Array.from(resize(convert(data, info.channels, as, reads), [info.height, info.width], reads, contract.longest));
 }
 
 /** Grey or RGB of 8 bits: transparency is laid on pad_value; grey of 16 bits uses all of them, or those stated. */
@@ -140,10 +135,15 @@ const CURVES = { // how far each reaches, and its weight at a distance
   bicubic: [2, (x) => (x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0)],
 };
 
-/** What Pillow's resize gives for a part of the pixels, from first to last: along rows, rounded, then along columns. */
+/** What Pillow 13's resize gives for a part of the pixels, from first to last: along rows, rounded, then along columns;
+ * the other way round where the height shrinks much more than the width. */
 function resample(pixels, own, channels, rule, size, first, last) {
-  const rows = along(pixels, own[0], own[1], channels, weights(rule, own[1], size[1], first[1], last[1]));
-  return along(rows, 1, own[0], size[1] * channels, weights(rule, own[0], size[0], first[0], last[0]));
+  const [down, across] = [0, 1].map((i) => weights(rule, own[i], size[i], first[i], last[i]));
+  const less = own[0] - size[0];
+  if (rule !== "nearest" && less > 0 && less > 2 * (own[1] - size[1])) {
+    return along(along(pixels, 1, own[0], own[1] * channels, down), size[0], own[1], channels, across);
+  }
+  return along(along(pixels, own[0], own[1], channels, across), 1, own[0], size[1] * channels, down);
 }
 
 /** For each new pixel the number of the first one that it is made of, and their weights in parts of 2^22. */
@@ -191,7 +191,7 @@ function answer(rows, contract, coverage) {
   need(known, `no sets or intervals of coverage ${coverage} are known`, "a calibrated model, or no coverage");
   return rows.map((row) => {
     let end = 0;
-    const parts = heads.map((head) => [head, Array.from(row.slice(end, (end += head.names.length || head.count)))]);
+    const parts = heads.map((head) => [head, row.slice(end, (end += head.names.length || head.count))]);
     need(end === row.length, `${row.length} outputs, but ${end} names`, "export it anew");
     return KINDS[heads[0].kind](parts, coverage);
   });
@@ -228,13 +228,11 @@ const KINDS = {
   },
 
   /** In their own units, with intervals where the model is calibrated. */
-  number([[{ names, means, deviations, limits }, outputs]], coverage = 0.9) {
-    const values = outputs.map((output, i) => output * deviations[i] + means[i]);
-    const named = (of) => Object.fromEntries(names.map((name, i) => [name, of(i)]));
-    if (!limits.length) return { values: named((i) => values[i]) };
-    const halves = limits.map((each) => limit(each, coverage));
+  number([[{ names, means, deviations, limits }, outputs]], wanted) {
+    const named = (of) => Object.fromEntries(names.map((name, i) => [name, of(outputs[i] * deviations[i] + means[i], i)]));
+    const coverage = wanted || 0.9, halves = limits.map((each) => limit(each, coverage)), values = named((value) => value);
     need(!halves.includes(Infinity), `a coverage of ${coverage} takes more calibration images`, "--coverage 0.9");
-    return { values: named((i) => values[i]), intervals: named((i) => [values[i] - halves[i], values[i] + halves[i]]), coverage };
+    return limits.length ? { values, intervals: named((value, i) => [value - halves[i], value + halves[i]]), coverage } : { values };
   },
 
   vector: ([[, outputs]]) => ({ features: outputs }),
@@ -247,41 +245,44 @@ function limit(limits, coverage) {
 
 // ---- the command line
 
+const USAGE = "node predict.js MODEL.onnx IMAGE... [--json] [--outputs] [--batch N] [--coverage C] [--size HxW]";
+
 async function main() {
-  const text = { type: "string" }, flag = { type: "boolean" };
-  const options = { json: flag, outputs: flag, batch: text, coverage: text, size: text };
-  const { values: given, positionals } = require("util").parseArgs({ options, allowPositionals: true });
-  const [model, ...images] = positionals, batch = Number(given.batch || 8), answers = [];
-  need(images.length, "a model and images are wanted", "node predict.js MODEL.onnx IMAGE... [--json] [--outputs] [--batch N] [--coverage C] [--size HxW]");
-  const ort = load("onnxruntime-node", "onnxruntime-web"), bytes = fs.readFileSync(model);
-  const contract = readContract(bytes, given.size && given.size.split("x").map(Number));
-  const session = await ort.InferenceSession.create(bytes, { logSeverityLevel: 3 });
-  const { size, channels } = contract.input, length = size[0] * size[1] * channels;
-  for (let first = 0; first < images.length; first += batch) {
-    const names = images.slice(first, first + batch), pixels = new Uint8Array(names.length * length);
-    for (const [i, name] of names.entries()) {
-      const found = await prepare(name, contract).catch((error) => need(false, `${name}: ${error.message}`));
-      pixels.set(found, i * length);
+  const text = { type: "string" }, flag = { type: "boolean" }, answers = [];
+  let about = "predict.js";
+  try {
+    const options = { json: flag, outputs: flag, batch: text, coverage: text, size: text };
+    const { values: given, positionals } = require("util").parseArgs({ options, allowPositionals: true });
+    const [model, ...images] = positionals, batch = Number(given.batch) || 8;
+    need(images.length, "a model and images are wanted", USAGE);
+    const ort = load("onnxruntime-node", "onnxruntime-web"), bytes = fs.readFileSync((about = model));
+    const session = await ort.InferenceSession.create(bytes, { logSeverityLevel: 3 });
+    const contract = readContract(bytes, given.size && given.size.split("x").map(Number));
+    for (let first = 0; first < images.length; first += batch) {
+      const names = images.slice(first, first + batch), pixels = [];
+      for (about of names) pixels.push(await prepare(about, contract));
+      about = model;
+      const shape = [names.length, ...contract.input.size, contract.input.channels];
+      const results = await session.run({ pixels: new ort.Tensor("uint8", new Uint8Array(Buffer.concat(pixels)), shape) });
+      const rows = cut(results.outputs.data, names.length);
+      const maps = results.map && cut(results.map.data, names.length).map((map) => cut(map, results.map.dims[1]));
+      answer(rows, contract, Number(given.coverage)).forEach((said, i) => {
+        const more = { ...(given.outputs && { outputs: rows[i] }), ...(maps && { map: maps[i] }) };
+        answers.push({ file: names[i], ...said, ...more });
+      });
     }
-    const results = await session.run({ pixels: new ort.Tensor("uint8", pixels, [names.length, ...size, channels]) });
-    const cut = (data, dims) => Array.from({ length: dims[0] }, (_, i) => data.slice((i * data.length) / dims[0], ((i + 1) * data.length) / dims[0]));
-    const rows = cut(results.outputs.data, results.outputs.dims), { map } = results;
-    answer(rows, contract, given.coverage && Number(given.coverage)).forEach((said, i) => {
-      said = { file: names[i], ...said, ...(given.outputs && { outputs: Array.from(rows[i]) }) };
-      if (map) said.map = cut(cut(map.data, map.dims)[i], map.dims.slice(1)).map((row) => Array.from(row));
-      answers.push(said);
-      if (!given.json) console.log(...Object.values(said).slice(0, 3));
-    });
-  }
-  if (given.json) console.log(JSON.stringify(answers));
-}
-
-module.exports = { readContract, prepare, answer };
-
-if (require.main === module) {
-  main().catch((error) => {
+    const line = (said) => Object.values(said).slice(0, 3).map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
+    console.log(given.json ? JSON.stringify(answers) : answers.map((said) => line(said).join(" ")).join("\n"));
+  } catch (error) {
     const [problem, hint] = error.message.split("\ntry: ");
-    console.error(`error: ${problem}\ntry: ${hint || "a file that vitrail export has written"}`);
+    console.error(`error: ${about}: ${problem.replace(/\s+/g, " ")}\ntry: ${hint || "another file, or: " + USAGE}`);
     process.exitCode = 2;
-  });
+  }
 }
+
+/** Numbers in so many rows, each an array. */
+const cut = (data, count) => Array.from({ length: count }, (_, i) => Array.from(data.slice((i * data.length) / count, ((i + 1) * data.length) / count)));
+
+module.exports = { readContract, prepare, answer, main };
+
+if (require.main === module) main();
