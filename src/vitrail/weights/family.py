@@ -34,12 +34,18 @@ def stack_tensors(theirs: Sequence[Tensor]) -> Tensor:
     return theirs[0] if len(theirs) == 1 else torch.cat(list(theirs))
 
 
+def split_tensor(ours: Tensor, count: int) -> Sequence[Tensor]:
+    """The way back from `stack_tensors`, of parts of one size."""
+    return ours.tensor_split(count)
+
+
 class NameRule(NamedTuple):
-    """Which tensors of a family make one of ours, and how."""
+    """Which tensors of a family make one of ours, and how; and how ours becomes so many of theirs again."""
 
     ours: str
     theirs: tuple[str, ...]
     read: Callable[[Sequence[Tensor]], Tensor] = stack_tensors
+    write: Callable[[Tensor, int], Sequence[Tensor]] = split_tensor
 
 
 def rename_rules(names: Mapping[str, str], block: str = "") -> list[NameRule]:
@@ -187,6 +193,27 @@ def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
         problem = f"{these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, {names[short]: ours for short, ours in used.items()}, skipped)
+
+
+def names_back(rules: Sequence[NameRule], tensors: Mapping[str, Tensor]) -> Tensors:
+    """Our tensors under the names of a family: `rename` backwards, by the first rule that makes each.
+
+    Args:
+        rules: Of one member of the family, whose files have the names of some.
+        tensors: By our names.
+
+    Raises:
+        DataError: If no rule makes a tensor; names it.
+    """
+    found: Tensors = {}
+    for ours, tensor in tensors.items():
+        matching = ((rule, match) for rule in rules if (match := pattern(rule.ours).fullmatch(ours)))
+        rule, match = next(matching, (None, None))
+        if rule is None or match is None:
+            raise DataError(f"that library has no tensor for {ours}", "to='onnx', which keeps every part")
+        parts = rule.write(tensor, len(rule.theirs))
+        found |= {fill_pattern(name, match): part for name, part in zip(rule.theirs, parts, strict=True)}
+    return found
 
 
 def side_of(value: Any) -> Any:

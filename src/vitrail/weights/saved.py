@@ -11,7 +11,7 @@ import torch
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
-from vitrail.weights.family import Tensors, fill_pattern, pattern, rename, side_of
+from vitrail.weights.family import Tensors, names_back, rename, side_of
 from vitrail.weights.places import CONFIG, KEY, author_of, contents_of
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
@@ -170,11 +170,7 @@ def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
     """Tensors under timm's names, of a network that it can express."""
     other = "fc_norm." if "pool.query" in tensors else "attn_pool."  # one name of ours stands for either
     rules = [rule for rule in TIMM.rules if rule.ours != "pool.norm.*" or not rule.theirs[0].startswith(other)]
-    found: Tensors = {}
-    for ours, tensor in tensors.items():
-        names, match = next((rule.theirs, match) for rule in rules if (match := pattern(rule.ours).fullmatch(ours)))
-        parts = tensor.tensor_split([len(tensor) // 3]) if len(names) == 2 else [tensor]  # queries; keys and values
-        found |= {fill_pattern(name, match): part for name, part in zip(names, parts, strict=True)}
+    found = names_back(rules, tensors)
     if config.classes and not config.head_bias:
         found[HEAD_BIAS] = torch.zeros(config.classes)
     return found

@@ -4,7 +4,7 @@ Our names are timm's, so most rules rename nothing. Files of DINO, DINOv2 and MA
 same names but for the last rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -173,6 +173,11 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     return replace(found, pad_value=(red, green, blue)) if resize == "pad" else found
 
 
+def _queries_alone(ours: Tensor, count: int) -> Sequence[Tensor]:
+    """Queries; keys and values."""
+    return ours.tensor_split([len(ours) // 3])
+
+
 ALIKE = "cls_token dist_token pos_embed patch_embed.proj.* norm_pre.* norm.* head.* head_dist.*"
 OUTSIDE = {  # the blocks
     **{name: name for name in ALIKE.split()},
@@ -194,7 +199,7 @@ TIMM = Family(
     rules=(
         *rename_rules(OUTSIDE),
         *rename_rules(INSIDE, "blocks.#"),
-        NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
+        NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), write=_queries_alone),
     ),
     idle={
         "mask_token": "stands for hidden patches in pre-training",

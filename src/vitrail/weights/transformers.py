@@ -15,7 +15,7 @@ from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, rename
 
 ACTIVATIONS = {  # theirs, ours
     **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"), "gelu_tanh"),
     "gelu_python": "gelu",
     "swish": "silu",
 }
@@ -171,16 +171,19 @@ def _qkv(theirs: str, *three: str) -> NameRule:
 
 
 SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
+HEADS = {"head.*": "classifier.* cls_classifier.* visual_projection.*", "head_dist.*": "distillation_classifier.*"}
 OUTSIDE = {  # the blocks
     "cls_token": "embeddings.cls_token",
     "dist_token": "embeddings.distillation_token",
     "reg_token": "embeddings.register_tokens",
     "pos_embed": "embeddings.position_embeddings",
-    "patch_embed.proj.*": "embeddings.patch_embeddings.projection.* embeddings.patch_embedding.*",
+    "patch_embed.proj.*": "embeddings.patch_embeddings.projection.*",
+    "norm.*": "layernorm.*",
+}
+OUTSIDE_CLIP = {
+    "patch_embed.proj.*": "embeddings.patch_embedding.*",
     "norm_pre.*": "pre_layrnorm.*",  # so it is spelled
-    "norm.*": "layernorm.* post_layernorm.*",
-    "head.*": "classifier.* cls_classifier.* visual_projection.*",
-    "head_dist.*": "distillation_classifier.*",
+    "norm.*": "post_layernorm.*",
     "pool.query": "head.probe",
     "pool.attn.qkv.weight": "head.attention.in_proj_weight",
     "pool.attn.qkv.bias": "head.attention.in_proj_bias",
@@ -189,27 +192,60 @@ OUTSIDE = {  # the blocks
     "pool.mlp.fc1.*": "head.mlp.fc1.*",
     "pool.mlp.fc2.*": "head.mlp.fc2.*",
 }
-BLOCKS = "encoder.layer.#", "layers.#", "encoder.layers.#"  # of ViT, DeiT, MAE and DINOv2; live; of CLIP and SigLIP
-INSIDE = {
-    "norm1.*": "layernorm_before.* norm1.* layer_norm1.*",
-    "attn.proj.*": "attention.output.dense.* attention.o_proj.* self_attn.out_proj.*",
+NORMS = {"norm1.*": "layernorm_before.*", "norm2.*": "layernorm_after.*"}
+DENSE = {"attn.proj.*": "attention.output.dense.*", "mlp.fc1.*": "intermediate.dense.*", "mlp.fc2.*": "output.dense.*"}
+SCALED = {
+    "norm1.*": "norm1.*",
+    "attn.proj.*": "attention.output.dense.* attention.o_proj.*",  # in files; live
     "ls1.gamma": "layer_scale1.lambda1",
-    "norm2.*": "layernorm_after.* norm2.* layer_norm2.*",
-    "mlp.fc1.*": "intermediate.dense.* mlp.fc1.* mlp.weights_in.*",
-    "mlp.fc2.*": "output.dense.* mlp.fc2.* mlp.weights_out.* mlp.down_proj.*",
+    "norm2.*": "norm2.*",
+    "mlp.fc1.*": "mlp.fc1.* mlp.weights_in.*",
+    "mlp.fc2.*": "mlp.fc2.* mlp.weights_out.* mlp.down_proj.*",
     "ls2.gamma": "layer_scale2.lambda1",
 }
-RULES = (
-    *rename_rules(OUTSIDE),
-    NameRule("cls_token", ("embeddings.class_embedding",), lambda theirs: theirs[0].reshape(1, 1, -1)),
-    NameRule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
-    *(rule for block in BLOCKS for rule in rename_rules(INSIDE, block)),
-    _qkv("encoder.layer.#.attention.attention", *SPLIT),
-    _qkv("encoder.layer.#.attention", *PROJECTIONS),
-    _qkv("layers.#.attention", *PROJECTIONS),
-    _qkv("encoder.layers.#.self_attn", *PROJECTIONS),
-    NameRule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
-)
+LIVE = {"attn.proj.*": "attention.o_proj.*", "mlp.fc1.*": "mlp.fc1.*", "mlp.fc2.*": "mlp.fc2.*"}
+INSIDE_CLIP = {
+    "norm1.*": "layer_norm1.*",
+    "attn.proj.*": "self_attn.out_proj.*",
+    "norm2.*": "layer_norm2.*",
+    "mlp.fc1.*": "mlp.fc1.*",
+    "mlp.fc2.*": "mlp.fc2.*",
+}
+FILE, FILE_CLIP = "encoder.layer.#", "encoder.layers.#"  # what a block is called
+NAMED = {  # rules by the first words of `model_type`: of one tensor the first rule is that of files
+    "vit": (
+        *rename_rules(OUTSIDE),
+        *rename_rules(NORMS | DENSE, FILE),
+        _qkv(f"{FILE}.attention.attention", *SPLIT),
+        *rename_rules(NORMS | LIVE, "layers.#"),
+        _qkv("layers.#.attention", *PROJECTIONS),
+    ),
+    "dinov2": (
+        *rename_rules(OUTSIDE),
+        *rename_rules(SCALED, FILE),
+        _qkv(f"{FILE}.attention.attention", *SPLIT),
+        _qkv(f"{FILE}.attention", *PROJECTIONS),
+        NameRule("blocks.#.mlp.fc1.*", (f"{FILE}.mlp.gate_proj.*", f"{FILE}.mlp.up_proj.*")),
+    ),
+    "clip": (
+        *rename_rules(OUTSIDE_CLIP),
+        NameRule(
+            "cls_token",
+            ("embeddings.class_embedding",),
+            lambda theirs: theirs[0].reshape(1, 1, -1),
+            lambda ours, count: [ours.flatten()],
+        ),
+        NameRule(
+            "pos_embed",
+            ("embeddings.position_embedding.weight",),
+            lambda theirs: theirs[0][None],
+            lambda ours, count: [ours[0]],
+        ),
+        *rename_rules(INSIDE_CLIP, FILE_CLIP),
+        _qkv(f"{FILE_CLIP}.self_attn", *PROJECTIONS),
+    ),
+}
+NAMED |= {"deit": NAMED["vit"], "siglip": NAMED["clip"]}
 TRANSFORMERS = Family(
     name="transformers",
     marks=(
@@ -217,7 +253,7 @@ TRANSFORMERS = Family(
         "encoder.layer.#.layer_scale1.lambda1",
         "encoder.layers.#.self_attn.q_proj.weight",
     ),
-    rules=RULES,
+    rules=tuple(dict.fromkeys((*rename_rules(HEADS), *(rule for rules in NAMED.values() for rule in rules)))),
     idle={
         "pooler.dense.*": "a dense layer and tanh behind the class token, which the logits do not depend on",
         "embeddings.mask_token": "stands for hidden patches in pre-training",
