@@ -123,7 +123,7 @@ NEVER_ANYWHERE = {
     "torchmetrics",
 }
 PEERS = {"timm", "transformers"}
-WITH_PEERS = {"weights"}  # what opens theirs
+WITH_PEERS = {"weights", "deploy"}  # what opens theirs, and what they open
 
 
 def part_of(module: str) -> str:

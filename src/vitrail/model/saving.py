@@ -8,6 +8,7 @@ and `README.md`. Nothing in it is a pickle.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,12 +124,22 @@ def named_of(model: Model, network: str = "") -> dict[str, Any]:
     }
 
 
-def card_of(model: Model, result: Result | None = None) -> str:
+def card_of(
+    model: Model,
+    result: Result | None = None,
+    *,
+    library: str = "vitrail",
+    usage: str = "",
+    notes: Sequence[str] = (),
+) -> str:
     """The README of a saved model: what it is, what it learnt from, how well it does, how to use it.
 
     Args:
         model: What is saved; its facts are shown.
         result: How well it does, where that was counted.
+        library: In whose layout the folder is.
+        usage: Python that uses it; with vitrail when empty.
+        notes: What that library has no place for, in sentences.
     """
     from jinja2 import Template  # which nothing else here needs
 
@@ -139,7 +150,9 @@ def card_of(model: Model, result: Result | None = None) -> str:
     return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
         model=model,
         result=result,
-        front=_front_matter(model),
+        front=_front_matter(model, library),
+        usage=usage,
+        notes=notes,
         kind=type(model.network).__name__,
         facts={**facts, name: holds, "parameters": f"{numbers:,}"},
         opens=python_call("load", ['"."'], own_objects_of(named_of(model))),
@@ -154,7 +167,7 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
-def _front_matter(model: Model) -> str:
+def _front_matter(model: Model, library: str) -> str:
     """What hubs read at the top of a card, for weights under a licence; empty where none is known."""
     licence = re.sub(r"[^a-z0-9.]+", "-", str(model.facts.get("licence", "")).lower()).strip("-")
     if licence in ("", "not-stated"):
@@ -163,7 +176,7 @@ def _front_matter(model: Model) -> str:
     values = {
         "license": licence if licence in LICENCES else "other",
         "license_name": "" if licence in LICENCES else licence,
-        "library_name": "vitrail",
+        "library_name": library,
         "pipeline_tag": model.output.hub and model.output.hub.pipeline,
         "tags": ["vitrail", "vision-transformer"],
         "base_model": origin and origin[1],

@@ -9,6 +9,7 @@ convert      the whole way from tensors or a live module, proved to give equal l
 published    known weights by name and by value, and whether they give the logits that they should
 adapt        other image sizes and channels; classifiers: teachers that are not converted
 saved        folders that vitrail writes: timm's keys beside ours, and what others wrote over them
+native       our network as transformers and torchvision have it: the same tables, read backwards
 """
 
 import lazy_loader

@@ -181,7 +181,7 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
 
     converted, spread = prove(taken_over(module), family.logits, module)
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
-        loud = _redraw(module)
+        loud = redraw(module)
         if prove(taken_over(loud), family.logits, loud)[1] < QUIET:
             problem = f"{where} gives all images the same logits, also with random weights, which proves nothing"
             raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
@@ -189,7 +189,7 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
 
 
 @torch.no_grad()
-def _redraw(module: nn.Module) -> nn.Module:
+def redraw(module: nn.Module) -> nn.Module:
     """A copy with random parameters, so large that all of them matter."""
     other, drawn = copy.deepcopy(module).float(), torch.Generator().manual_seed(SEED)
     for parameter in other.parameters():

@@ -1,11 +1,12 @@
 """torchvision's VisionTransformer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, crop_pct
-from vitrail.weights.family import Facts, Family, activation_of, rename_rules
+from vitrail.weights.family import USUAL, Facts, Family, activation_of, rename_rules
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -22,6 +23,28 @@ def of_module(module: nn.Module) -> Facts | None:
         "image_size": (net.image_size, net.image_size),
         "patch_size": (net.patch_size, net.patch_size),
     }
+
+
+ARGUMENTS = {  # of its class, as fields of `ViTConfig`; and the epsilon of its `norm_layer`
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "num_layers": "depth",
+    "num_heads": "heads",
+    "hidden_dim": "width",
+    "mlp_dim": "mlp_dim",
+    "num_classes": "classes",
+    "norm_eps": "norm_eps",
+}
+
+
+def of_config(config: Mapping[str, Any]) -> Facts | None:
+    """What the `config.json` of an export states, since torchvision has none; None where it is of another."""
+    arguments = config.get("torchvision")
+    if not isinstance(arguments, Mapping):
+        return None
+    facts = {**USUAL, "head_bias": True, **{ours: arguments[theirs] for theirs, ours in ARGUMENTS.items()}}
+    sides = {name: (facts[name], facts[name]) for name in ("image_size", "patch_size")}
+    return {**facts, **sides, "names": tuple(config.get("categories") or ())}
 
 
 def preprocessing_of(preset: Any) -> Preprocessing:
@@ -61,4 +84,5 @@ TORCHVISION = Family(
     ),
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "torchvision", "pooling": "class"},
     of_module=of_module,
+    of_config=of_config,
 )

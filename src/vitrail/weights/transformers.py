@@ -199,10 +199,11 @@ SCALED = {
     "attn.proj.*": "attention.output.dense.* attention.o_proj.*",  # in files; live
     "ls1.gamma": "layer_scale1.lambda1",
     "norm2.*": "norm2.*",
-    "mlp.fc1.*": "mlp.fc1.* mlp.weights_in.*",
-    "mlp.fc2.*": "mlp.fc2.* mlp.weights_out.* mlp.down_proj.*",
+    "mlp.fc1.*": "mlp.fc1.*",
+    "mlp.fc2.*": "mlp.fc2.* mlp.down_proj.*",
     "ls2.gamma": "layer_scale2.lambda1",
 }
+GATED = {"mlp.fc1.*": "mlp.weights_in.*", "mlp.fc2.*": "mlp.weights_out.*"}
 LIVE = {"attn.proj.*": "attention.o_proj.*", "mlp.fc1.*": "mlp.fc1.*", "mlp.fc2.*": "mlp.fc2.*"}
 INSIDE_CLIP = {
     "norm1.*": "layer_norm1.*",
@@ -223,6 +224,7 @@ NAMED = {  # rules by the first words of `model_type`: of one tensor the first r
     "dinov2": (
         *rename_rules(OUTSIDE),
         *rename_rules(SCALED, FILE),
+        *rename_rules(GATED, FILE),
         _qkv(f"{FILE}.attention.attention", *SPLIT),
         _qkv(f"{FILE}.attention", *PROJECTIONS),
         NameRule("blocks.#.mlp.fc1.*", (f"{FILE}.mlp.gate_proj.*", f"{FILE}.mlp.up_proj.*")),
