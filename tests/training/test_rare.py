@@ -3,6 +3,7 @@
 References: torch in float64, scikit-learn's logistic regression with class weights, a plain walk through the draws.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
 import vitrail
+from tests.cli.command import call
 from tests.data.lab import LIVELY, PLAIN, labelled_set, noise
 from tests.training.tiny import AGAIN, options, stopped, what_was_learnt
 from vitrail.data.augmentation import Augmentation
@@ -239,6 +242,7 @@ HEAVY = "class,weight\n" + "".join(f"{digit},{1 + digit}\n" for digit in range(1
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_draws_and_weights(tmp_path: Path) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "one.png")
     (tmp_path / "weights.csv").write_text(HEAVY)
     asked = {"balance": True, "class_weights": str(tmp_path / "weights.csv")}
     unbroken = vitrail.train("digits", tmp_path / "whole", options("digits", **asked))
@@ -253,6 +257,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_draws_and_weights(tmp_path
     assert stored["class_weights"] == {str(digit): 1.0 + digit for digit in range(10)}
     words = unbroken.model.facts["rare_classes"]
     assert words in unbroken.model.about
+    (answer,) = json.loads(call("predict", broken, str(tmp_path / "one.png"), "--json").out)
+    assert words in answer["about_probabilities"]
     assert f"with {words};" in (tmp_path / "whole" / "run.html").read_text(), "of the curve of its loss"
 
 

@@ -91,7 +91,8 @@ def run(options: Predict, command: str) -> int:
 
             write_table(out, lambda: [{"row": one.row(), "answer": one.to_dict()} for one in predictions])
     if options.json:
-        print_json([{**each, "compute_dtype": precision} for each in answers])
+        rest = {**({"about_probabilities": model.about} if model.about else {}), "compute_dtype": precision}
+        print_json([{**each, **rest} for each in answers])
     elif out is not None:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:

@@ -92,7 +92,6 @@ class TextPrediction(ShortRepr):
         ids: The same text as ids, without begin and end.
         ended: False when the text was cut at the greatest length of the network.
         notes: Reasons to doubt the text, one sentence each.
-        about: How to read the probability, in a sentence; empty where there is nothing to say.
     """
 
     name: str
@@ -101,7 +100,6 @@ class TextPrediction(ShortRepr):
     ids: tuple[int, ...] = ()
     ended: bool = True
     notes: tuple[str, ...] = ()
-    about: str = ""
 
     @property
     def shown(self) -> str:
@@ -131,8 +129,7 @@ class TextPrediction(ShortRepr):
 
     def to_dict(self) -> dict[str, Any]:
         """The same, with whether it ended and what to know."""
-        more = {"ended": self.ended, "notes": self.notes, "about_probabilities": self.about}
-        return {"input": self.name, **self.brief(), **more}
+        return {"input": self.name, **self.brief(), "ended": self.ended, "notes": self.notes}
 
 
 @final
@@ -183,7 +180,7 @@ class TextCodec(Codec):
         self, outputs: Any, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> list[TextPrediction]:
         """The text of each source; `outputs` are those of `vitrail.nn.generate`."""
-        longest, about = facts.get("longest_source", 0), about_smoothing(facts, self.outputs)
+        longest = facts.get("longest_source", 0)
         sources = [0] * len(names)
         if inputs is not None and inputs.ndim == 2:
             sources = inputs.ne(PADDING).sum(dim=1).tolist()
@@ -195,7 +192,7 @@ class TextCodec(Codec):
             if not ended:
                 notes.append(f"cut after {counted(length, 'token')}, the longest text of this model")
             text, probability = self.vocabulary.decode(ids), math.exp(min(0.0, log_probability))
-            answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes), about))
+            answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes)))
         return answers
 
     def error(self, outputs: Any, targets: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:
@@ -204,18 +201,6 @@ class TextCodec(Codec):
         written = [self.vocabulary.decode(ids[:length]) for ids, length in rows]
         wanted = [self.vocabulary.decode(row[1:]) for row in targets.tolist()]
         return torch.tensor([one != other for one, other in zip(written, wanted, strict=True)]).double()
-
-
-def about_smoothing(facts: Mapping[str, Any], ids: int) -> str:
-    """How far label smoothing holds probabilities down, in a sentence: a certain id gets 1 - e + e / v, of v ids."""
-    smoothing = facts.get("label_smoothing", 0.0)
-    if not smoothing:
-        return ""
-    return (
-        f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
-        f"{100 * (1 - smoothing + smoothing / ids):.3g} %; the probability of a text is the product over its tokens "
-        "and its end."
-    )
 
 
 @dataclass(frozen=True)
@@ -362,5 +347,11 @@ class Sequences(Task):
         return {"label_smoothing": augmentation.label_smoothing, **({"longest_source": longest} if longest else {})}
 
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
-        """How far label smoothing holds probabilities down."""
-        return about_smoothing(facts, output.outputs)
+        """How far label smoothing holds probabilities down: a certain id gets 1 - e + e / v, of v ids."""
+        smoothing = facts.get("label_smoothing", 0.0)
+        most = f"{100 * (1 - smoothing + smoothing / output.outputs):.3g} %"
+        words = (
+            f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about {most}; the "
+            "probability of a text is the product over its tokens and its end."
+        )
+        return words if smoothing else ""
