@@ -24,10 +24,14 @@ from vitrail.features.similar import EMBEDDED, evenly_by_class
 from vitrail.model import Model
 from vitrail.nn import features
 from vitrail.pages.views import BesideView
-from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, nearness, sureness
+from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, sureness
 from vitrail.runs.data import Run
 from vitrail.tasks import Result
+from vitrail.tasks.by_class import of_pairs
+from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.classify import ACCURACY
+from vitrail.tasks.regression import Standardized
+from vitrail.tasks.residuals import NumberMetrics
 from vitrail.tasks.task import SURENESS, wilson_interval
 
 
@@ -68,28 +72,37 @@ def test_ranges_beside_it_are_added_until_there_are_enough(p: float, low: float,
     assert len(notes) == 2
 
 
-def test_of_labels_each_counts_by_itself_and_a_number_is_right_within_its_interval() -> None:
-    """The files are those that evaluations of labels and of numbers write; what is not known is not made up."""
-    ends = [(n / 15, (n + 1) / 15) for n in range(3)]
-    keys = ("from", "to", "answers", "sureness", "right")
-    ranges = [
-        dict(zip(keys, (*end, n, 0.1, k / n), strict=True))
-        for end, n, k in zip(ends, (80, 20, 12), (3, 5, 9), strict=True)
-    ]
-    labels = {"split": "report", "per_label": [], "calibration": [], "calibration_error": {"ranges": ranges}}
+@pytest.mark.parametrize("of", ["label", "class"])
+def test_of_several_each_counts_by_itself(of: str) -> None:
+    """The rows are those that a plain count finds; what is not known is not made up."""
+    draw = np.random.default_rng(0)
+    sure = np.concatenate(
+        [draw.uniform(0, 1 / 15, 80), draw.uniform(1 / 15, 2 / 15, 20), draw.uniform(2 / 15, 0.2, 12)]
+    )
+    right = draw.random(len(sure)) < 0.15
+    *_, rows = of_pairs(of, sure, right, 50)
+    labels = {"split": "report", "calibration": rows}
     found = sureness(labels, 0.1)  # 20 are too few: with those on both sides
-    assert (found.low, found.high, found.right, found.images, found.of) == (0, 0.2, 17, 112, "label")
-    assert found.interval == wilson_interval(17, 112)
-    assert sureness(labels, 0.05).images == 80
-    assert sureness({**labels, "calibration_error": None}, 0.1) is None
-    rows = [
-        {"name": "a", "images": 9, "mae": 2.0, "inside": None},
-        {"name": "b", "images": 60, "mae": 11.6, "inside": 0.9},
-    ]
-    numbers = {"split": "test", "numbers": rows, "trained_on": {"images": 60}}
-    found = nearness(numbers, "b")
-    assert (found.right, found.images, found.off, found.of, bool(found.note)) == (54, 60, 11.6, "number", True)
-    assert nearness(numbers, "a") is nearness(numbers, "c") is nearness(labels, "b") is None
+    assert (found.low, found.high, found.right, found.images, found.of) == (0, 0.2, right.sum(), 112, of)
+    assert found.interval == wilson_interval(int(right.sum()), 112)
+    few = sureness(labels, 0.05)
+    assert (few.images, few.right) == (80, right[:80].sum())
+    assert of_pairs(of, sure[:0], right[:0], 0)[2] == ()
+    assert sureness({**labels, "calibration": ()}, 0.1) is None
+
+
+def test_a_number_is_right_within_its_interval() -> None:
+    """As `Result.calibration` of an evaluation has it, of numbers one of which has no interval."""
+    outputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).double()
+    limits = ((None,) * 199, (1.0,) * 199)
+    codec = Standardized(("a", "b"), (0.0, 5.0), (1.0, 2.0), Calibration("calibrate", 60, limits=limits))
+    answers = {"loss": 0.0, "ids": [*range(60)], "outputs": outputs.tolist(), "labels": torch.zeros(60, 2).tolist()}
+    result = NumberMetrics(codec).result([answers], str)
+    numbers = {"split": "test", "calibration": result.calibration, "trained_on": {"images": 60}}
+    found, gaps = sureness(numbers, None, named="b"), 2 * outputs[:, 1].abs()
+    assert (found.right, found.images, found.of, bool(found.note)) == (int((gaps <= 1).sum()), 60, "number", True)
+    assert found.off == pytest.approx(float(gaps.mean()))
+    assert sureness(numbers, None, named="c") is sureness(numbers, 0.5, named="b") is sureness(numbers, None) is None
 
 
 @pytest.fixture(scope="module")

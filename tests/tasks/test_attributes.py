@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,33 @@ def test_mixed_targets_stay_within_their_columns() -> None:
             each = F.cross_entropy(logits, of[known][:, n], label_smoothing=0.1, reduction="none")
             wanted += float((each * share).sum())
     assert loss.item() == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize(("given", "tau"), [("auto", 0.0), (None, 1.0), ({"colour=red": 3.0, "shape=star": 0.5}, 0.0)])
+def test_each_column_is_weighted_or_adjusted_by_itself(given: Any, tau: float) -> None:
+    """As torch weighs classes; of each column the weights have a mean of 1 over the samples whose class is known."""
+    outputs, values = drawn(6)
+    column = ClassColumns(values, CODEC.columns, CODEC.classes)
+    given = dict.fromkeys(CODEC.names, 1.0) | given if isinstance(given, dict) else given
+    loss = CODEC.weighted(column.counts(), given, tau=tau)
+    leaf, wanted = outputs.clone().requires_grad_(), 0.0
+    found = loss(leaf, CODEC.targets(values), "sum")
+    found.backward()
+    for n, part in enumerate(CODEC.parts):
+        known = values[:, n] >= 0
+        labels = torch.from_numpy(values[known, n])
+        counts = torch.bincount(labels).double()
+        each = 1 / counts if given == "auto" else torch.ones(len(counts)).double()
+        if isinstance(given, dict):
+            each = torch.tensor([given[name] for name in CODEC.names[part]]).double()
+        weights, logits = each / each[labels].mean(), outputs[known, part] + tau * (counts / counts.sum()).log()
+        wanted += float(F.cross_entropy(logits, labels, weights, reduction="sum"))
+        assert leaf.grad is not None
+        assert not leaf.grad[~known, part].any(), "of unknown classes there is no gradient"
+    assert found.item() == pytest.approx(wanted, rel=EXACT)
+    assert loss(outputs, CODEC.targets(values)).item() == pytest.approx(wanted / 60, rel=EXACT)
+    none = CODEC.targets(np.full((2, 2), -1))
+    assert loss(outputs[:2], none, "sum").item() == 0
 
 
 def test_a_linear_head_is_logistic_regression_in_each_column() -> None:
@@ -234,8 +262,8 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert call("data", "pack", listed, *both, "--out", tmp_path / "packed").code == 0
     fixed = ("data", "check", listed, *both, "--out", tmp_path / "d.html", "--fix-split", tmp_path / "fixed.csv")
     assert call(*fixed).code == 0
-    for data, words in ((tmp_path / "packed", ()), (tmp_path / "fixed.csv", both)):
-        same = json.loads(call("evaluate", run, data, *words, "--json").out)
+    for data in (tmp_path / "packed", tmp_path / "fixed.csv"):  # the run knows its columns
+        same = json.loads(call("evaluate", run, data, "--json").out)
         assert same["columns"] == answer["columns"]
     again = ("train", listed, *both, "--init", run, "--epochs", 1, "--threads", 1, "--out", tmp_path / "tuned")
     assert call(*again).code == 0
@@ -246,3 +274,11 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     must_refuse(call("evaluate", run, listed, "--label-column", "shape"), DATA, "attributes")
     must_refuse(call("explain", run, test[0], "--target", "colour=rd"), USAGE, "colour=rd")
     must_refuse(call("train", listed, "--label-column", "shape,split", "--out", tmp_path / "x"), DATA, "split")
+    for option in ("--balance", "--asymmetric"):
+        more = (option, "4,0,0.05")[: 1 + (option == "--asymmetric")]
+        refused = call("train", listed, *both, *more, "--out", tmp_path / "x")
+        must_refuse(refused, USAGE, f"{option} attributes")
+    weights = tmp_path / "weights.csv"
+    weights.write_text("class,weight\nred,2\n")
+    must_refuse(call("train", listed, *both, "--class-weights", weights, "--out", tmp_path / "x"), USAGE, "red")
+    assert not (tmp_path / "x").exists()

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoModelForImageClassification
 
 import vitrail
-from tests.cli.command import DATA, USAGE, call, must_refuse
+from tests.cli.command import DATA, USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import LABEL, NUMBER, Samples
@@ -141,6 +141,8 @@ def test_numbers_are_matched_by_name() -> None:
     assert found[1, 1] == 1.0
     with must_raise(DataError, "weight"):
         TWO.match(Quantities(np.zeros((2, 1)), ("weight",)))
+    with must_raise(DataError, "score"):  # also in a split that is not learnt from
+        TWO.match(Quantities(np.array([[1.0], [-np.inf]]), ("score",)))
     for wrong in ({"means": (0.0,)}, {"deviations": (1.0, 0.0)}, {"widths": (1.0,)}, {"names": ("a", "a")}):
         with must_raise(UsageError):
             Standardized(**{"names": TWO.names, "means": TWO.means, "deviations": TWO.deviations} | wrong)
@@ -326,6 +328,13 @@ def test_what_cannot_be_learnt(tmp_path: Path) -> None:
             call("train", tmp_path / "other.csv", *words), DATA, "up" if value != "nan" else "other.csv regression"
         )
         assert not (tmp_path / "x").exists()
+    (tmp_path / "two.csv").write_text("\n".join([f"{head},flat", *(f"{line},{7}" for line in lines)]))
+    words = ("--label-column", "up,flat", "--task", "regression", "--out", str(tmp_path / "x"))
+    refused = call("train", tmp_path / "two.csv", *words)
+    must_refuse(refused, DATA, "flat")
+    again = retyped(["train", str(tmp_path / "two.csv"), *words], refused)
+    assert again is not None
+    assert call(*again, "--dry-run").code == 0, "the other column can be learnt"
     words = ("--label-column", "split", "--task", "regression", "--out", tmp_path / "x")
     must_refuse(call("train", listed, *words), DATA, "list.csv regression")
     words = ("--label-column", "up", "--task", "classify", "--out", tmp_path / "x")

@@ -246,7 +246,7 @@ class Sureness:
         interval: The 95 % interval (Wilson) of the fraction that is right.
         split: What the samples are called.
         note: What else to know of them; may be empty.
-        of: What each of them is: an image, a label of an image, or a number, which is right within its interval.
+        of: What each of them is: an image, a label or class of an image, or a number, right within its interval.
         off: Of numbers the mean absolute error.
     """
 
@@ -257,7 +257,7 @@ class Sureness:
     interval: tuple[float, float]
     split: str
     note: str = ""
-    of: Literal["image", "label", "number"] = "image"
+    of: Literal["image", "label", "class", "number"] = "image"
     off: float | None = None
 
 

@@ -67,8 +67,7 @@ class RunKnowledge:
             named: The number that is explained, where it is one of the data.
         """
         own = of_hashes([bytes.fromhex(fingerprint)])
-        sure = sureness(self.evaluation, top[0][1], self.halves) if top else None
-        sure = nearness(self.evaluation, named, self.halves) if sure is None else sure
+        sure = sureness(self.evaluation, top[0][1] if top else None, self.halves, named)
         learnt = bool(self.trained.has(own)[0])
         if sure is not None and not learnt and self.evaluated.has(own)[0]:  # the figure is of images not learnt
             sure = replace(sure, note=f"{sure.note} This very image is one of those evaluated.".strip())
@@ -153,46 +152,30 @@ def _features_of(raw: RawDataset, model: Model, progress: Progress) -> FeatureSe
 # ---- how often it is right when it is this sure
 
 
-def sureness(evaluation: Mapping[str, Any], probability: float, halves: Any = None) -> Sureness | None:
+def sureness(
+    evaluation: Mapping[str, Any], probability: float | None, halves: Any = None, named: str = ""
+) -> Sureness | None:
     """How often a model was right when it was about this sure; None where that is not known.
 
-    Of the ranges that it counts, the one of this probability, and those beside it until there are 30 answers. Where an
-    image may have several labels, an answer is one label of one image.
+    Of the ranges that it counts, the one of this probability, and those beside it until there are 30 answers. An answer
+    may be one label of an image, or a number, which is right within its interval.
 
     Args:
         evaluation: Content of `evaluation.json`.
-        probability: Of the answer.
+        probability: Of the answer; None of a number.
         halves: The cut in `data.json`.
+        named: The number.
     """
-    rows, by_label = evaluation.get("calibration"), "per_label" in evaluation
-    if by_label:
-        ranges = (evaluation.get("calibration_error") or {}).get("ranges", ())
-        rows = [{**row, "images": row["answers"], "right": round(row["right"] * row["answers"])} for row in ranges]
-    rows = rows or [{"from": 0, "to": 1, "images": 0, "right": 0}]
-    first = last = sum(row["from"] <= probability for row in rows) - 1
+    rows = [row for row in evaluation.get("calibration") or () if row.get("name", named) == named]
+    first = last = max(0, sum(row["from"] <= (probability or 0) for row in rows) - 1)
     while sum(row["images"] for row in rows[first : last + 1]) < LEAST and last - first + 1 < len(rows):
         first, last = max(0, first - 1), min(len(rows) - 1, last + 1)
     images, right = (sum(row[name] for row in rows[first : last + 1]) for name in ("images", "right"))
-    if not images:
+    if not images or (probability is None) != ("off" in rows[0]):
         return None
     ends, own = (rows[first]["from"], rows[last]["to"]), (evaluation["split"], _note(evaluation, images, halves))
-    return Sureness(*ends, right, images, wilson_interval(right, images), *own, "label" if by_label else "image")
-
-
-def nearness(evaluation: Mapping[str, Any], named: str, halves: Any = None) -> Sureness | None:
-    """How often a number lay within its interval, and how far off it was; None where that is not known.
-
-    Args:
-        evaluation: Content of `evaluation.json`.
-        named: The number.
-        halves: The cut in `data.json`.
-    """
-    row = next((each for each in evaluation.get("numbers", ()) if each["name"] == named), {})
-    if row.get("inside") is None:
-        return None
-    images, right = row["images"], round(row["inside"] * row["images"])
-    own = evaluation["split"], _note(evaluation, images, halves)
-    return Sureness(0.0, 1.0, right, images, wilson_interval(right, images), *own, "number", row["mae"])
+    more = rows[0].get("of", "image"), rows[0].get("off")
+    return Sureness(*ends, right, images, wilson_interval(right, images), *own, *more)
 
 
 def _note(evaluation: Mapping[str, Any], images: int, halves: Any) -> str:

@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,14 @@ def open_for(
         split = split or (TEST if TEST in remembered["images"] else unseen)
     data_root = run.root_for(what, data_root)
     if reader is None:
-        raw = read(what, data_root, split_seed=seed, counts=counts, layout=layout)
+        opened = partial(read, what, data_root, split_seed=seed, counts=counts)
+        try:
+            raw = opened(layout=layout)
+        except UsageError:  # several columns may be the label: those that the run has learnt
+            learnt = "" if layout.label_column or not run.config else settings_from_dict(run.config).layout.label_column
+            if not learnt:
+                raise
+            raw = opened(layout=replace(layout, label_column=learnt))
     else:
         from vitrail.runs.contracts import read_own  # which the library's own readers do not need
 

@@ -25,6 +25,7 @@ from vitrail.tasks.by_column import MEAN_ACCURACY, AttributesMetrics
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.classify import divergence
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs, softmax_head
+from vitrail.tasks.losses import Given, Loss, class_loss
 from vitrail.tasks.target import ChosenTarget, ClassTarget, indices_of, pick
 from vitrail.tasks.task import (
     Input,
@@ -34,6 +35,7 @@ from vitrail.tasks.task import (
     Task,
     at_least_fp32,
     expect_codec,
+    other_columns,
 )
 from vitrail.text import ShortRepr, canonical_texts, percent
 
@@ -159,6 +161,28 @@ class Attributes(ShortRepr, Codec):
 
     is_wrong = False
     loss = staticmethod(columns_cross_entropy)
+    rare = ("class_weights", "logit_adjustment")
+
+    def weighted(
+        self,
+        counts: Mapping[str, int],
+        given: Given = None,
+        even: bool = False,
+        tau: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Loss:
+        """The sum over columns of `vitrail.tasks.losses.class_loss`, each over the images whose class is known."""
+        words = [self.names[part] for part in self.parts]
+        each = [class_loss([counts.get(name, 0) for name in own], own, given, even, tau, smoothing) for own in words]
+
+        def loss(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
+            whole = outputs.sum() * 0
+            for number, (part, own) in enumerate(zip(self.parts, each, strict=True)):
+                known = ~targets[:, number, part.start].isnan().to(outputs.device)
+                whole = whole + own(outputs[known, part], targets[known.to(targets.device), number, part], "sum")
+            return whole / max(1, len(outputs)) if reduction == "mean" else whole
+
+        return loss
 
     @property
     def names(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override]
@@ -407,9 +431,8 @@ class AttributeClassification(Task):
         )
         few = [name for name, own in zip(column.names, classes, strict=True) if len(own) < 2]
         if few:
-            rest = [name for name in column.names if name not in few]
-            hint = Hint({"label_column": ",".join(rest)}) if rest else "columns of two classes or more"
-            raise DataError(f"the training images have fewer than two classes in {', '.join(few)}", hint)
+            problem = f"the training images have fewer than two classes in {', '.join(few)}"
+            raise DataError(problem, other_columns(column.names, few, "columns of two classes or more"))
         return Attributes(column.names, classes)
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Attributes:

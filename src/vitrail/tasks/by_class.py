@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 
-from vitrail.tasks.calibration import COVERAGE, Reliability
+from vitrail.tasks.calibration import COVERAGE, Reliability, reliability
 from vitrail.tasks.task import drawn_interval, wilson_interval
 from vitrail.text import number, percent, percent_in_words
 
@@ -135,6 +135,29 @@ def reliability_of(found: Reliability | None, images: int) -> tuple[dict[str, An
     title = f"How sure it is, and how often right (each point of {of} answers)"
     chart, ends = line_chart(title, sure, lines, write=percent_in_words), linear_axis([0.0, 1.0])
     return details, (replace(chart, x=ends, y=ends, along="probability of an answer"),)
+
+
+def of_pairs(
+    of: str, sureness: NDArray[np.float64], right: Bool[np.ndarray, " n"], images: int
+) -> tuple[dict[str, Any], "tuple[Section, ...]", tuple[dict[str, Any], ...]]:
+    """How far off probabilities are that an image has several of: for JSON, as tables, and for `Result.sureness`.
+
+    Args:
+        of: What they are of: "label".
+        sureness: (n,) the probability of each.
+        right: Whether it is right.
+        images: How many images these are of.
+    """
+    from vitrail import pages  # of an evaluation alone
+
+    found = reliability(sureness, right)
+    details, charts = reliability_of(found, images)
+    if found is None:
+        return details, charts, ()
+    header = (f"over all pairs of image and {of}", "value", "by chance alone, if all were independent")
+    rows = [(*ends, count, round(share * count)) for *ends, count, _, share in found.rows]
+    counts = tuple({**dict(zip(("from", "to", "images", "right"), row, strict=True)), "of": of} for row in rows)
+    return details, (pages.Table("Are the probabilities right", header, (calibration_row(found),)), *charts), counts
 
 
 def together(found: Reliability) -> list[tuple[int, float, float]]:

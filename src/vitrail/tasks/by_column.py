@@ -9,8 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import nn
 
 from vitrail.errors import counted
-from vitrail.tasks.by_class import DRAWS, by_class, calibration_row, reliability_of
-from vitrail.tasks.calibration import reliability
+from vitrail.tasks.by_class import DRAWS, by_class, of_pairs
 from vitrail.tasks.classify import per_class
 from vitrail.tasks.ranking import worth_a_look
 from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32, drawn_interval, wilson_interval
@@ -63,11 +62,7 @@ class AttributesMetrics(Metrics):
             tables.append(pages.ClassTable(f"{column}: class by class", tuple(rows[-1]["per_class"])))
         value, (low, high) = _mean_accuracy(right, known)
         errors = (known & ~right).sum(axis=1) / known.sum(axis=1).clip(min=1)
-        reliable = reliability(sure[known].astype(np.float64), right[known])
-        calibration, charts = reliability_of(reliable, len(ids))
-        if reliable is not None:
-            header = ("over all pairs of image and column", "value", "by chance alone, if all were independent")
-            charts = (pages.Table("Are the probabilities right", header, (calibration_row(reliable),)), *charts)
+        calibration, charts, sureness = of_pairs("class", sure[known].astype(np.float64), right[known], len(ids))
         truths, said = (
             np.array([", ".join(words[row[there]]) for row, there in zip(each, known, strict=True)], object)
             for each in (true, best)
@@ -98,6 +93,7 @@ class AttributesMetrics(Metrics):
             truths=truths,
             answers=said,
             errors=errors,
+            sureness=sureness,
             unknown={},
         )
 

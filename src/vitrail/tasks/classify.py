@@ -208,6 +208,7 @@ class Classes(ShortRepr, Codec):
     hub = Hub("image-classification")
     loss = staticmethod(F.cross_entropy)
     divergence = staticmethod(divergence)
+    rare = ("class_weights", "logit_adjustment")
 
     def weighted(
         self,

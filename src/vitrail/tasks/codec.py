@@ -120,7 +120,8 @@ class Codec(ABC):
         strata: (targets) -> (n,): which samples are alike, so that each part of a split gets some of each.
         loss: (outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, for a linear head.
         weighted: (training samples by name, weights by name or "auto" or None, whether all are drawn equally often, tau
-            of logit adjustment, label smoothing) -> a `loss` for rare classes; of labels also by `focus`.
+            of logit adjustment, label smoothing) -> a `loss` for rare classes; of labels also by `focus`. `rare` are
+            the options that it follows.
         settle: (outputs, targets) -> the codec with what it decides on validation samples that are not reported on;
             what that is, in words, is its `settled`.
         calibrate: (outputs, targets, on) -> the codec with what its probabilities or intervals need, of samples of the
@@ -149,6 +150,7 @@ class Codec(ABC):
     strata: Any = None
     loss: Any = None
     weighted: Any = None
+    rare: tuple[str, ...] = ()
     settle: Any = None
     calibrate: Any = None
     predicted: Any = None

@@ -144,6 +144,7 @@ class MultiLabels(ShortRepr, Codec):
     hub = Hub("image-classification", "multi_label_classification")
     is_wrong = False
     loss = staticmethod(binary_cross_entropy)
+    rare = ("class_weights", "asymmetric")
 
     def weighted(
         self,

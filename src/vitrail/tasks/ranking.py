@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.errors import counted
-from vitrail.tasks.by_class import DRAWS, calibration_row, reliability_of
-from vitrail.tasks.calibration import reliability
+from vitrail.tasks.by_class import DRAWS, of_pairs
 from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, drawn_interval
 from vitrail.text import percent
 
@@ -139,12 +138,8 @@ class MultiLabelMetrics(Metrics):
         low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
         errors = codec.error(found, torch.from_numpy(targets)).numpy()
         sure = codec.confidence(found).numpy()
-        reliable = reliability(codec.probabilities(found).numpy()[known], there[known])
-        calibration, charts = reliability_of(reliable, len(ids))
-        of_pairs = (
-            ()
-            if reliable is None
-            else (pages.Table("Are the probabilities right", CALIBRATION_HEADER, (calibration_row(reliable),)),)
+        calibration, charts, sureness = of_pairs(
+            "label", codec.probabilities(found).numpy()[known], there[known], len(ids)
         )
         truths, answered = (
             np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
@@ -183,7 +178,6 @@ class MultiLabelMetrics(Metrics):
             ),
             tables=(
                 pages.Table(f"Label by label{most}", LABEL_HEADER, tuple(map(_cells, often[:LISTED]))),
-                *of_pairs,
                 *charts,
                 pages.Confusion(
                     "Which labels are predicted (columns) where one is there (rows)",
@@ -199,11 +193,11 @@ class MultiLabelMetrics(Metrics):
             truths=truths,
             answers=answered,
             errors=errors,
+            sureness=sureness,
             unknown={},
         )
 
 
-CALIBRATION_HEADER = ("over all pairs of image and label", "value", "by chance alone, if all were independent")
 LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
 
 

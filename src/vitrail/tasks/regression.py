@@ -45,6 +45,7 @@ from vitrail.tasks.task import (
     Task,
     at_least_fp32,
     expect_codec,
+    other_columns,
 )
 from vitrail.text import ShortRepr, canonical_texts, number, percent, percent_in_words, rounded
 
@@ -201,7 +202,9 @@ class Standardized(ShortRepr, Codec):
         for own, name in enumerate(self.names):
             if name in places:
                 values[:, own] = column.values[:, places[name]]
-        return Match(Quantities(values, self.names))
+        found = Quantities(values, self.names)
+        _check_finite(found)
+        return Match(found)
 
     def targets(self, values: Float[np.ndarray, "b v"]) -> Tensor:
         """(b, v) standardised, NaN where nobody knows."""
@@ -307,6 +310,17 @@ class Standardized(ShortRepr, Codec):
         return found.on_side(outputs)
 
 
+def _check_finite(column: Quantities) -> None:
+    """Refuse infinite numbers.
+
+    Raises:
+        DataError: There is one; names its column.
+    """
+    if (infinite := np.isinf(column.values).any(axis=0)).any():
+        problem = f"{column.names[int(infinite.argmax())]} is infinite in some image"
+        raise DataError(problem, "finite numbers, or empty cells")
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class NumberTarget(ChosenTarget):
@@ -391,14 +405,15 @@ class Regression(Task):
         column = splits["train"].column(self.column)
         if not isinstance(column, Quantities):
             raise DataError(f"the column {self.column} contains no numbers", "Quantities, some for each image")
-        if np.isinf(column.values).any():
-            name = column.names[int(np.isinf(column.values).any(axis=0).argmax())]
-            raise DataError(f"{name} is infinite in some training image", "finite numbers, or empty cells")
+        _check_finite(column)
+        alike = dict[str, str]()
         for name, values in zip(column.names, column.values.T, strict=True):
             known = values[~np.isnan(values)]
             if not len(known) or np.ptp(known) == 0:
-                has = f"is {number(float(known[0]))} in all training images" if len(known) else "is known of no image"
-                raise DataError(f"{name} {has}", "a number that differs from image to image")
+                alike[name] = f"{number(float(known[0]))} in all training images" if len(known) else "known of no image"
+        if alike:
+            problem = ", and ".join(f"{name} is {has}" for name, has in alike.items())
+            raise DataError(problem, other_columns(column.names, alike, "a number that differs from image to image"))
         means, deviations = np.nanmean(column.values, axis=0), np.nanstd(column.values, axis=0)
         return Standardized(column.names, tuple(means.tolist()), tuple(deviations.tolist()))
 

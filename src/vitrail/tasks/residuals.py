@@ -87,6 +87,7 @@ class NumberMetrics(Metrics):
             truths=np.array(truths, object),
             answers=np.array(said, object),
             errors=errors,
+            sureness=tuple(_within(row) for row in rows if row["inside"] is not None),
         )
 
 
@@ -113,6 +114,12 @@ def _figures(name: str, found: np.ndarray, true: np.ndarray, width: float | None
         "r2": float(1 - (gaps**2).sum() / (spread**2).sum()) if (spread**2).sum() > 0 else None,
         "inside": float((np.abs(gaps) <= width).mean()) if count and width is not None else None,
     }
+
+
+def _within(row: Mapping[str, Any]) -> dict[str, Any]:
+    """How often a number lay within its interval, which is what makes it right."""
+    counts = {"from": 0.0, "to": 1.0, "images": row["images"], "right": round(row["inside"] * row["images"])}
+    return {**counts, "of": "number", "name": row["name"], "off": row["mae"]}
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

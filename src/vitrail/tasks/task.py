@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -135,6 +135,8 @@ class Result:
         answers: (n,) the predictions of the samples `ids`, in words.
         errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
         confidences: (n,) how sure each of them is, 0 to 1, as `Codec.confidence`; empty where the task has none.
+        sureness: The rows of `calibration` where answers are not counted by image: each with what it counts (`of`), of
+            numbers with its `name` and how far `off` it is on average.
         ids: (n,) the numbers of the samples.
         split: The name of the split; "" until it is known.
         unit: What one sample is called, in the singular.
@@ -159,6 +161,7 @@ class Result:
     answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     confidences: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sureness: tuple[Mapping[str, Any], ...] = ()
     split: str = ""
     unit: str = "image"
     unknown: Mapping[str, int] | None = None
@@ -179,9 +182,11 @@ class Result:
         return f"{self.split} {self.metric.label}".strip(), self.value
 
     @property
-    def calibration(self) -> list[dict[str, Any]]:
+    def calibration(self) -> list[Mapping[str, Any]]:
         """How many answers are right by how sure they are: `from`, `to`, `images`, `right`; none where unknown."""
         known = np.isfinite(self.confidences)
+        if self.sureness:
+            return [*self.sureness]
         if not known.any() or len(known) != len(self.errors):
             return []
         places = np.searchsorted(SURENESS[1:-1], self.confidences, side="right")
@@ -450,6 +455,12 @@ def check_classes(data: str, samples: "Samples", counts: Mapping[str, int], clas
 
 
 # ---- what tasks have in common
+
+
+def other_columns(names: Sequence[str], useless: Collection[str], otherwise: str) -> Hint | str:
+    """A hint to learn the other columns; where there are none, what else would be needed."""
+    rest = [name for name in names if name not in useless]
+    return Hint({"label_column": ",".join(rest)}) if rest else otherwise
 
 
 def at_least_fp32(outputs: Tensor) -> Tensor:

@@ -304,7 +304,9 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
                 views = [replace(each, sinks=batch.first.sinks.anywhere[row].cpu().numpy()) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
             known, target, sure = dict(label.top), views[0].target, [*label.top]
-            if limits:  # of several labels each is right or wrong by itself
+            if (
+                plan.answering is None and model.output.predicted is not None
+            ):  # of several labels each is right or wrong by itself
                 before = known.get(target, None if views[0].trust is None else views[0].trust.before)
                 sure = [] if before is None else [(target, before)]
             beside = plan.run.beside(one.fingerprint, sure, bump, views[0].named)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from vitrail.training.configuration.request import Request
 
 FILE = "a .csv file with a line class,weight for each class, such as cat,2.5; or the same as .json or .yaml"
+FOR = {
+    "balance": "one class an image",
+    "logit_adjustment": "classes of which an image has one, and a loss of the library",
+    "class_weights": "classes or labels, and a loss of the library",
+    "asymmetric": "several labels an image, and a loss of the library",
+}
 UNLIKE = "probabilities will be those of data with other frequencies of classes: mostly too high for rare ones"
 
 
@@ -76,21 +82,18 @@ def check_rare(request: "Request", settings: Settings, dataset: Dataset) -> None
     """
     rare, codec, own, name = settings.rare, dataset.codec, request.own, settings.task
     single, plain = isinstance(dataset.train.column(dataset.column), Labels), own.task is None and own.objective is None
-    idle = (
-        {"asymmetric": f"is for several labels an image, not for {name}"}
-        if single
-        else dict.fromkeys(("balance", "logit_adjustment"), f"is for one class an image, not for {name}")
-    )
-    if codec.weighted is None or not plain:
-        why = f"is for losses of the library for classes, not for {name if plain else 'your own'}"
-        idle = {**dict.fromkeys(("class_weights", "logit_adjustment", "asymmetric"), why), **idle}
+    useful = (*(codec.rare if plain else ()), *["balance"] * single)
+    idle = {
+        option: f"is for {what}, not for {name if plain else 'your own'}"
+        for option, what in FOR.items()
+        if option not in useful
+    }
     if settings.distillation is not None:
         idle["logit_adjustment"] = "is not for a student: the teacher's logits are not adjusted"
     for option in (option for option in idle if getattr(rare, option)):
         shown, without = request.shown(option)
         raise UsageError(f"{shown} {idle[option]}", without)
-    answers = ("balance", "logit_adjustment", "class_weights", "asymmetric")
-    twice = [each for each in answers if (value := getattr(rare, each)) and not isinstance(value, dict)]
+    twice = [each for each in FOR if (value := getattr(rare, each)) and not isinstance(value, dict)]
     if len(twice) > 1:
         (first, _), (second, without) = map(request.shown, twice[:2])
         raise UsageError(f"{first} and {second} both make up for how often a class occurs", without)
