@@ -24,6 +24,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.tasks import Classes, choose_task
 from vitrail.tasks.attributes import AttributeClassification, Attributes, columns_cross_entropy
 from vitrail.tasks.linear import linear_map
+from vitrail.tasks.losses import Weighing
 from vitrail.tasks.target import ClassTarget
 
 CODEC = Attributes(("colour", "shape"), (("blue", "red"), ("round", "square", "star")))
@@ -83,7 +84,7 @@ def test_each_column_is_weighted_or_adjusted_by_itself(given: Any, tau: float) -
     outputs, values = drawn(6)
     column = ClassColumns(values, CODEC.columns, CODEC.classes)
     given = dict.fromkeys(CODEC.names, 1.0) | given if isinstance(given, dict) else given
-    loss = CODEC.weighted(column.counts(), given, tau=tau)
+    loss = CODEC.weighted(column.counts(), Weighing(given, tau=tau))
     leaf, wanted = outputs.clone().requires_grad_(), 0.0
     found = loss(leaf, CODEC.targets(values), "sum")
     found.backward()

@@ -32,6 +32,7 @@ from vitrail.runs.settings import read_yaml
 from vitrail.tasks import TASKS, Classes
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.linear import linear_map
+from vitrail.tasks.losses import Weighing
 from vitrail.tasks.multilabel import MultiLabels
 from vitrail.training.configuration.rare import loss_of, read_class_weights, units_of
 from vitrail.training.configuration.request import Own, Request
@@ -55,7 +56,7 @@ def test_the_weighted_loss_is_torchs_with_weights_of_mean_one(given: Any, wanted
     logits, labels = labelled()
     weights = torch.tensor(wanted, dtype=torch.float64)
     weights *= 100 / weights[labels].sum()
-    loss = THREE.weighted(COUNTS, given)
+    loss = THREE.weighted(COUNTS, Weighing(given))
     flat = torch.zeros(100, 3, dtype=torch.float64)
     assert float(loss(flat, labels, reduction="sum")) == pytest.approx(100 * np.log(3), rel=1e-12), "mean 1"
     own = F.cross_entropy(logits, labels, weights, reduction="sum")
@@ -68,25 +69,27 @@ def test_the_weighted_loss_is_torchs_with_weights_of_mean_one(given: Any, wanted
     smoothed = (1 - SMOOTH) * mixed + SMOOTH / 3
     each = [F.cross_entropy(logits, side, reduction="none", label_smoothing=SMOOTH) for side in (labels, partners)]
     by_hand = (0.7 * weights[labels] * each[0] + 0.3 * weights[partners] * each[1]).sum()
-    found = THREE.weighted(COUNTS, given, smoothing=SMOOTH)(logits, smoothed, reduction="sum")
+    found = THREE.weighted(COUNTS, Weighing(given, smoothing=SMOOTH))(logits, smoothed, reduction="sum")
     torch.testing.assert_close(found, by_hand, rtol=1e-12, atol=0)
     planted = F.cross_entropy(logits, smoothed, weights, reduction="sum")  # what smoothing adds, weighted by its class
     assert given is None or abs(float(planted - by_hand)) > 0.1
-    other = THREE.weighted({**COUNTS, "a": 80}, given)(flat, labels, reduction="sum")  # of another split
+    other = THREE.weighted({**COUNTS, "a": 80}, Weighing(given))(flat, labels, reduction="sum")  # of another split
     assert given is None or abs(float(other) - 100 * np.log(3)) > 1e-3, "the planted fault is seen"
 
 
 def test_logits_are_adjusted_in_the_loss_alone() -> None:
     logits, labels = labelled()
     prior = torch.tensor([0.9, 0.07, 0.03], dtype=torch.float64)
-    loss = THREE.weighted(COUNTS, tau=1.5)
+    loss = THREE.weighted(COUNTS, Weighing(tau=1.5))
     expected = F.cross_entropy(logits + 1.5 * prior.log(), labels)
     torch.testing.assert_close(loss(logits, labels), expected, rtol=1e-12, atol=0)
     (batch,) = labelled_set(ResidentLoader(noise(30)[0]), noise(30)[1], augmentation=Augmentation()).batches(0, 30)
     plain = torch.randn(30, 3, generator=torch.Generator().manual_seed(1)) / 10
     _, count, measures = cross_entropy(lambda inputs: plain, batch, loss)
     assert (count, int(measures["correct"])) == (30, int((plain.argmax(1) == batch.labels).sum())), "of plain logits"
-    assert bool(THREE.weighted({"a": 9}, tau=1.0)(plain, batch.targets).isfinite()), "of classes without a sample"
+    assert bool(THREE.weighted({"a": 9}, Weighing(tau=1.0))(plain, batch.targets).isfinite()), (
+        "of classes without a sample"
+    )
 
 
 def test_labels_are_weighted_as_by_pos_weight() -> None:
@@ -104,14 +107,14 @@ def test_labels_are_weighted_as_by_pos_weight() -> None:
             assert float(pairs[known[:, number], number].mean()) == pytest.approx(1, rel=1e-12)
         each = F.binary_cross_entropy_with_logits(outputs, targets.nan_to_num(), scale, None, None, "none", positive)
         expected = (each * known).sum() / 3
-        found = codec.weighted({}, chosen)(outputs, targets, "sum")
+        found = codec.weighted({}, Weighing(chosen))(outputs, targets, "sum")
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
         gradients = [torch.autograd.grad(value, outputs)[0] for value in (found, expected)]
         torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-15)
         assert not gradients[0][~known].any(), "of unknown labels there is no gradient"
         soft = (1 - SMOOTH) * targets + SMOOTH / 2
         one = F.binary_cross_entropy_with_logits(outputs, soft.nan_to_num(), reduction="none")
-        smoothed = codec.weighted({}, chosen, smoothing=SMOOTH)(outputs, soft, "sum")
+        smoothed = codec.weighted({}, Weighing(chosen, smoothing=SMOOTH))(outputs, soft, "sum")
         torch.testing.assert_close(smoothed, (one * pairs * known).sum() / 3, rtol=1e-12, atol=0)
 
 
@@ -124,7 +127,7 @@ def test_the_asymmetric_loss_is_that_of_its_equations(focus: tuple[float, float,
     targets[:30] = targets[:30].round()
     targets[::7, 1] = torch.nan
     known, codec = ~targets.isnan(), MultiLabels(("a", "b", "c"), (0.5, 0.5, 0.5))
-    found = codec.weighted({}, focus=focus)(outputs, targets, "sum")
+    found = codec.weighted({}, Weighing(focus=focus))(outputs, targets, "sum")
     p = outputs[known].sigmoid()
     q, there = (p - clip).clamp(min=1e-30), targets[known]
     pairs = there * (1 - p) ** positive * p.log() + (1 - there) * q**negative * (1 - (p - clip).clamp(min=0)).log()
@@ -137,13 +140,13 @@ def test_the_asymmetric_loss_is_that_of_its_equations(focus: tuple[float, float,
         plain = codec.loss(outputs, targets, "sum")
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=0)
     weighted, even = (
-        codec.weighted({}, GIVEN, focus=each)(outputs, targets, "sum") for each in (focus, (0.0, 0.0, 0.0))
+        codec.weighted({}, Weighing(GIVEN, focus=each))(outputs, targets, "sum") for each in (focus, (0.0, 0.0, 0.0))
     )
-    torch.testing.assert_close(even, codec.weighted({}, GIVEN)(outputs, targets, "sum"), rtol=1e-12, atol=0)
+    torch.testing.assert_close(even, codec.weighted({}, Weighing(GIVEN))(outputs, targets, "sum"), rtol=1e-12, atol=0)
     assert (weighted == even) == (not any(focus))
     far = torch.tensor([[-300.0, 300.0, 0.0]], requires_grad=True)
     for there in (0.0, 1.0):
-        loss = codec.weighted({}, focus=focus)(far, torch.full((1, 3), there))
+        loss = codec.weighted({}, Weighing(focus=focus))(far, torch.full((1, 3), there))
         assert bool(torch.autograd.grad(loss, far)[0].isfinite().all())
 
 
@@ -154,7 +157,7 @@ def test_the_probe_is_scikit_learns_with_class_weights() -> None:
     theirs = LogisticRegression(C=1 / (0.03 * 100), class_weight="balanced", tol=1e-10, max_iter=5000)
     theirs.fit(values, labels)
     tensors = torch.from_numpy(values), torch.from_numpy(labels)
-    ours = linear_map(THREE, *tensors, 0.03, loss=THREE.weighted(COUNTS, "auto"))
+    ours = linear_map(THREE, *tensors, 0.03, loss=THREE.weighted(COUNTS, Weighing("auto")))
     gaps = ours - ours.mean(dim=0)
     np.testing.assert_allclose(gaps[:, :-1], theirs.coef_, atol=2e-4)
     plain = linear_map(THREE, *tensors, 0.03)

@@ -25,7 +25,7 @@ from vitrail.tasks.by_column import MEAN_ACCURACY, AttributesMetrics
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.classify import divergence
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs, softmax_head
-from vitrail.tasks.losses import Given, Loss, class_loss
+from vitrail.tasks.losses import Loss, Weighing, blend_known, class_loss
 from vitrail.tasks.target import ChosenTarget, ClassTarget, indices_of, pick
 from vitrail.tasks.task import (
     Input,
@@ -163,17 +163,10 @@ class Attributes(ShortRepr, Codec):
     loss = staticmethod(columns_cross_entropy)
     rare = ("class_weights", "logit_adjustment")
 
-    def weighted(
-        self,
-        counts: Mapping[str, int],
-        given: Given = None,
-        even: bool = False,
-        tau: float = 0.0,
-        smoothing: float = 0.0,
-    ) -> Loss:
+    def weighted(self, counts: Mapping[str, int], by: Weighing) -> Loss:
         """The sum over columns of `vitrail.tasks.losses.class_loss`, each over the images whose class is known."""
         words = [self.names[part] for part in self.parts]
-        each = [class_loss([counts.get(name, 0) for name in own], own, given, even, tau, smoothing) for own in words]
+        each = [class_loss([counts.get(name, 0) for name in own], own, by) for own in words]
 
         def loss(outputs: Outputs, targets: Targets, reduction: str = "mean") -> Float[Tensor, ""]:
             whole = outputs.sum() * 0
@@ -412,6 +405,7 @@ class AttributeClassification(Task):
     metric = MEAN_ACCURACY
     measures = {"hits": "accuracy"}  # noqa: RUF012  # never changed
     smooths = True
+    blend = staticmethod(blend_known)
     invariant = True
     background = True
 
@@ -439,24 +433,6 @@ class AttributeClassification(Task):
         """Columns and classes."""
         of = {str(name): tuple(map(str, own)) for name, own in values["attributes"].items()}
         return Attributes(tuple(of), tuple(of.values()), calibration_from(values.get("calibration")))
-
-    @staticmethod
-    def blend(  # pyrefly: ignore[bad-override]
-        own: Targets, partners: Targets, weights: Float[Tensor, " b"] | None, smoothing: float, outputs: int
-    ) -> Targets:
-        """Targets of mixed images: both by their weights, unknown where one of them is; smoothed within each column.
-
-        Args:
-            own: Of each image.
-            partners: Of what is mixed in.
-            weights: Of its own targets, 0 to 1; None where nothing is mixed.
-            smoothing: e: of each target 1 - e stays, and e goes to all classes of its column evenly.
-            outputs: How many outputs there are.
-        """
-        if weights is not None:
-            weight = weights.cpu()[:, None, None]
-            own = weight * own + (1 - weight) * partners
-        return own if not smoothing else (1 - smoothing) * own + smoothing / (~own.isnan()).sum(dim=2, keepdim=True)
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """The summed cross-entropy; what is mixed or smoothed stands in the targets."""

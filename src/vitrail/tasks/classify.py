@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from vitrail.data.batches import Batch
     from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.linear import LinearFit
-    from vitrail.tasks.losses import Given, Loss
+    from vitrail.tasks.losses import Loss, Weighing
     from vitrail.tasks.target import ChosenTarget
 
 TOP = 5  # classes that a prediction names
@@ -210,18 +210,11 @@ class Classes(ShortRepr, Codec):
     divergence = staticmethod(divergence)
     rare = ("class_weights", "logit_adjustment")
 
-    def weighted(
-        self,
-        counts: Mapping[str, int],
-        given: "Given" = None,
-        even: bool = False,
-        tau: float = 0.0,
-        smoothing: float = 0.0,
-    ) -> "Loss":
+    def weighted(self, counts: Mapping[str, int], by: "Weighing") -> "Loss":
         """See `vitrail.tasks.losses.class_loss`."""
         from vitrail.tasks.losses import class_loss  # of a training alone
 
-        return class_loss([counts.get(name, 0) for name in self.names], self.names, given, even, tau, smoothing)
+        return class_loss([counts.get(name, 0) for name in self.names], self.names, by)
 
     @property
     def number_of(self) -> dict[str, int]:

@@ -119,8 +119,7 @@ class Codec(ABC):
         vote: (targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v).
         strata: (targets) -> (n,): which samples are alike, so that each part of a split gets some of each.
         loss: (outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, for a linear head.
-        weighted: (training samples by name, weights by name or "auto" or None, whether all are drawn equally often, tau
-            of logit adjustment, label smoothing) -> a `loss` for rare classes; of labels also by `focus`. `rare` are
+        weighted: (training samples by name, a `vitrail.tasks.losses.Weighing`) -> a `loss` for rare classes; `rare` are
             the options that it follows.
         settle: (outputs, targets) -> the codec with what it decides on validation samples that are not reported on;
             what that is, in words, is its `settled`.

@@ -5,7 +5,7 @@ samples, so that sums and counts are those of the plain loss.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,49 @@ SUREST = 1e-4  # a base rate is at least this, and at most 1 less this
 Given = Mapping[str, float] | Literal["auto"] | None  # weights by name, by frequency, or none
 Focus = tuple[float, float, float]  # of `asymmetric`
 Loss = Callable[..., Float[Tensor, ""]]
+
+
+class Weighing(NamedTuple):
+    """What becomes of the loss of a training where some classes are rare.
+
+    Attributes:
+        given: The weight of each class or label by its name; "auto" by its frequency; None for none.
+        even: Whether every class is drawn equally often.
+        tau: The loss sees logits + tau log(frequency).
+        smoothing: Of the targets, where they are probabilities.
+        focus: Of `asymmetric`; None for the cross-entropy.
+    """
+
+    given: Given = None
+    even: bool = False
+    tau: float = 0.0
+    smoothing: float = 0.0
+    focus: Focus | None = None
+
+
 Outputs = Float[Tensor, "b v"]
 Targets = Float[Tensor, "b v"]
+
+
+def blend_known(
+    own: Tensor, partners: Tensor, weights: Float[Tensor, " b"] | None, smoothing: float, outputs: int
+) -> Tensor:
+    """Targets of mixed images: both by their weights, unknown (NaN) where one of them is; smoothed behind that.
+
+    Args:
+        own: Of each image, (b, v) of labels that are there or not, or (b, columns, v) of the classes of columns, NaN
+            for those of other columns.
+        partners: Of what is mixed in.
+        weights: Of its own targets, 0 to 1; None where nothing is mixed.
+        smoothing: e: of each target 1 - e stays, and e goes evenly to what it could be: there or not, or the classes of
+            its column.
+        outputs: How many outputs there are.
+    """
+    if weights is not None:
+        weight = weights.cpu().view(-1, *[1] * (own.dim() - 1))
+        own = weight * own + (1 - weight) * partners
+    could_be = 2 if own.dim() == 2 else (~own.isnan()).sum(dim=2, keepdim=True)
+    return own if not smoothing else (1 - smoothing) * own + smoothing / could_be
 
 
 def by_name(given: Given, names: Sequence[str], auto: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
@@ -29,9 +70,7 @@ def by_name(given: Given, names: Sequence[str], auto: Float[Tensor, " v"]) -> Fl
     return torch.tensor([1.0 if given is None else given[name] for name in names], dtype=torch.float64)
 
 
-def class_loss(
-    counts: Sequence[int], names: Sequence[str], given: Given, even: bool, tau: float, smoothing: float
-) -> Loss:
+def class_loss(counts: Sequence[int], names: Sequence[str], by: Weighing) -> Loss:
     """Cross-entropy in which each class of a target has its weight, of mean 1 over the samples that are drawn.
 
     A mixed target is weighted class by class, as by torch's `weight`; labels are smoothed behind that: else the bit
@@ -41,11 +80,9 @@ def class_loss(
     Args:
         counts: Training samples of each class; none counts as one.
         names: Of the classes.
-        given: The weight of each class; "auto" for the inverse of its frequency.
-        even: Whether every class is drawn equally often.
-        tau: The loss sees logits + tau log(frequency).
-        smoothing: Of the targets, where they are probabilities.
+        by: Weights, of which "auto" is the inverse of the frequency, or how far logits are adjusted.
     """
+    given, even, tau, smoothing, _ = by
     found = torch.tensor(counts, dtype=torch.float64).clamp(min=1)
     frequency = found / found.sum()
     weights = by_name(given, names, 1 / frequency)
@@ -116,9 +153,7 @@ def asymmetric(outputs: Outputs, targets: Targets, focus: Focus) -> Outputs:
     return -(targets * there + (1 - targets) * absent)
 
 
-def label_loss(
-    names: Sequence[str], rates: Sequence[float], given: Given, smoothing: float, focus: Focus | None = None
-) -> Loss:
+def label_loss(names: Sequence[str], rates: Sequence[float], by: Weighing) -> Loss:
     """Binary cross-entropy in which images with a label weigh more than those without, as by torch's `pos_weight`.
 
     Then all known pairs of a label are scaled so that their mean weight over the training images is 1. Targets are
@@ -127,11 +162,10 @@ def label_loss(
     Args:
         names: Of the labels.
         rates: The fraction of the training images that have each, of those where it is known.
-        given: How many times an image without it one with it weighs; "auto" for as many times as there are more of
-            those, so that both halves weigh the same.
-        smoothing: Of the targets.
-        focus: Of `asymmetric`.
+        by: Weights say how many times an image without it one with it weighs; "auto" for as many times as there are
+            more of those, so that both halves weigh the same.
     """
+    given, _, _, smoothing, focus = by
     had = torch.tensor(rates, dtype=torch.float64)
     likely = had.clamp(SUREST, 1 - SUREST)
     weights = by_name(given, names, (1 - likely) / likely)

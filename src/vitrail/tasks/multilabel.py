@@ -26,7 +26,7 @@ from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
-from vitrail.tasks.losses import SUREST, Focus, Given, Loss, binary_cross_entropy, label_loss
+from vitrail.tasks.losses import SUREST, Loss, Weighing, binary_cross_entropy, blend_known, label_loss
 from vitrail.tasks.ranking import PRECISION, MultiLabelMetrics, best_threshold
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
 from vitrail.tasks.task import (
@@ -146,17 +146,9 @@ class MultiLabels(ShortRepr, Codec):
     loss = staticmethod(binary_cross_entropy)
     rare = ("class_weights", "asymmetric")
 
-    def weighted(
-        self,
-        counts: Mapping[str, int],
-        given: Given = None,
-        even: bool = False,
-        tau: float = 0.0,
-        smoothing: float = 0.0,
-        focus: Focus | None = None,
-    ) -> Loss:
+    def weighted(self, counts: Mapping[str, int], by: Weighing) -> Loss:
         """See `vitrail.tasks.losses.label_loss`; `counts`, `even` and `tau` are of classes."""
-        return label_loss(self.names, self.rates, given, smoothing, focus)
+        return label_loss(self.names, self.rates, by)
 
     @property
     def outputs(self) -> int:
@@ -354,6 +346,7 @@ class MultiLabel(Task):
     metric = PRECISION
     measures = {"hits": "accuracy"}  # noqa: RUF012  # never changed
     smooths = True
+    blend = staticmethod(blend_known)
     invariant = True
     background = True
 
@@ -378,24 +371,6 @@ class MultiLabel(Task):
         rates, thresholds = (tuple(map(float, values.get(name, ()))) for name in ("rates", "thresholds"))
         calibration = calibration_from(values.get("calibration"))
         return MultiLabels(tuple(map(str, values["labels"])), rates, thresholds, calibration)
-
-    @staticmethod
-    def blend(  # pyrefly: ignore[bad-override]
-        own: Targets, partners: Targets, weights: Float[Tensor, " b"] | None, smoothing: float, outputs: int
-    ) -> Targets:
-        """Targets of mixed images: both by their weights, unknown where one of them is; then drawn towards even odds.
-
-        Args:
-            own: Of each image.
-            partners: Of what is mixed in.
-            weights: Of its own targets, 0 to 1; None where nothing is mixed.
-            smoothing: e: 1 becomes 1 - e / 2, and 0 becomes e / 2.
-            outputs: How many labels there are.
-        """
-        if weights is not None:
-            weight = weights.cpu()[:, None]
-            own = weight * own + (1 - weight) * partners
-        return own if not smoothing else (1 - smoothing) * own + smoothing / 2
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Binary cross-entropy; what is mixed or smoothed stands in the targets."""

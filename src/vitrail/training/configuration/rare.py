@@ -115,16 +115,18 @@ def loss_of(settings: Settings, dataset: Dataset, probe: bool = False) -> Any:
         dataset: Its data.
         probe: Of a linear head, which sees every sample alike often: there weights stand for balance.
     """
+    from vitrail.tasks.losses import Weighing  # which settings alone do not need
+
     rare, codec, even = settings.rare, dataset.codec, settings.rare.balance and not probe
     counts, given = dataset.train.column(dataset.column).counts(), rare.class_weights
     if rare.balance and probe and codec.weighted is not None:
         by_name = given if isinstance(given, dict) else dict.fromkeys(codec.names, 1.0)
         given = {name: weight / max(1, counts.get(name, 0)) for name, weight in by_name.items()}
-    focus = {"focus": rare.asymmetric} if rare.asymmetric and not probe else {}  # of a head it is not convex
-    if given is None and not rare.logit_adjustment and not focus:
+    focus = (rare.asymmetric or None) if not probe else None  # of a head it is not convex
+    if given is None and not rare.logit_adjustment and focus is None:
         return None
     smoothing = 0.0 if probe else settings.augmentation.label_smoothing
-    return codec.weighted(counts, given, even, rare.logit_adjustment, smoothing, **focus)
+    return codec.weighted(counts, Weighing(given, even, rare.logit_adjustment, smoothing, focus))
 
 
 def units_of(samples: Samples) -> Int64[np.ndarray, " n"]:
