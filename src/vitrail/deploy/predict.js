@@ -1,8 +1,8 @@
 // Answers images with an ONNX file that vitrail has exported: node predict.js MODEL.onnx IMAGE... [--json]
 //
 // Needs onnxruntime-node (or onnxruntime-web) and sharp. How images are read and what outputs mean stands in the file:
-// JSON under the key `vitrail` of its metadata, here called the contract. A program of your own calls `readContract` for
-// the bytes of the file, `prepare` for each image, and `answer` for what the network returns, as `main` does.
+// JSON under the key `vitrail` of its metadata, the contract. A program of your own calls `readContract` for the bytes
+// of the file, `prepare` for each image, and `answer` for what the network returns, as `main` does.
 "use strict";
 const fs = require("fs");
 
@@ -46,7 +46,8 @@ function readContract(bytes, size) {
   const model = [...fields(bytes)], has = (name) => String(name) === "vitrail"; // 2 its maker, 14 its metadata
   const metadata = model.filter(([number]) => number === 14).map(([, entry]) => Object.fromEntries(fields(entry)));
   const contract = JSON.parse(String((metadata.find((entry) => has(entry[1])) || { 2: "{}" })[2]));
-  const kinds = (contract.answer || []).map((head) => head.kind), [, maker] = model.find(([number]) => number === 2) || [];
+  const kinds = (contract.answer || []).map((head) => head.kind);
+  const [, maker] = model.find(([number]) => number === 2) || [];
   const own = contract.format ? `the contract has format ${contract.format} and answers of [${kinds}]` : "no contract";
   const found = `${own} in its metadata, made by ${maker || "an unknown program"}: of preprocessing and names`;
   const fits = contract.format === 1 && kinds.length && kinds.every((kind) => kind in KINDS);
@@ -54,7 +55,8 @@ function readContract(bytes, size) {
   if (size) {
     const divided = size.length === 2 && size.every((side, i) => side > 0 && side % contract.patch[i] === 0);
     const takes = contract.any_size ? `multiples of ${contract.patch}` : `${contract.input.size} alone`;
-    need(contract.any_size && divided, `it takes ${takes}, not --size ${size.join("x")}`, "vitrail export MODEL --size any");
+    const problem = `it takes ${takes}, not --size ${size.join("x")}`;
+    need(contract.any_size && divided, problem, "vitrail export MODEL --size any");
     contract.input.size = size;
   }
   return contract;
@@ -75,7 +77,8 @@ async function prepare(file, contract) {
   const as = depth === "ushort" ? "grey16" : space === "cmyk" ? "cmyk" : "srgb";
   const image = sharp(file, options).pipelineColourspace(as).toColourspace(as).rotate(); // as its EXIF block says
   const { data, info } = await image.raw({ depth }).toBuffer({ resolveWithObject: true });
-  return Uint8Array.from(resize(convert(data, info.channels, as, reads), [info.height, info.width], reads, contract.longest));
+  const pixels = convert(data, info.channels, as, reads);
+  return Uint8Array.from(resize(pixels, [info.height, info.width], reads, contract.longest));
 }
 
 /** Grey or RGB of 8 bits: transparency is laid on pad_value; grey of 16 bits uses all of them, or those stated. */
@@ -120,7 +123,8 @@ function resize(pixels, own, reads, longest) {
     return resample(pixels, own, channels, rule, size, both((i) => corner[i] * step[i]), last);
   }
   const whole = resample(pixels, own, channels, rule, scaled, [0, 0], own);
-  const found = new Uint8Array(size[0] * size[1] * channels), pad = channels === 1 ? [grey(reads.pad_value)] : reads.pad_value;
+  const pad = channels === 1 ? [grey(reads.pad_value)] : reads.pad_value;
+  const found = new Uint8Array(size[0] * size[1] * channels);
   for (let y = corner[0], to = 0; y < corner[0] + size[0]; y++) {
     for (let x = corner[1]; x < corner[1] + size[1]; x++, to += channels) {
       const from = (y * scaled[1] + x) * channels, inside = y >= 0 && x >= 0 && y < scaled[0] && x < scaled[1];
@@ -172,8 +176,8 @@ function along(pixels, outer, own, inner, weights) {
   for (let row = 0, to = 0; row < outer; row++) {
     for (const [low, parts] of weights) {
       for (let column = 0; column < inner; column++) {
-        let sum = 2 ** 21;
-        for (let i = 0, from = (row * own + low) * inner + column; i < parts.length; i++, from += inner) sum += pixels[from] * parts[i];
+        let sum = 2 ** 21, from = (row * own + low) * inner + column;
+        for (let i = 0; i < parts.length; i++, from += inner) sum += pixels[from] * parts[i];
         found[to++] = sum >> 22;
       }
     }
@@ -183,8 +187,8 @@ function along(pixels, outer, own, inner, weights) {
 
 // ---- from outputs to answers
 
-/** What each row of outputs says, by the keys of `vitrail predict --json`; sets and intervals hold what is true as often
- * as coverage asks for. */
+/** What each row of outputs says, by the keys of `vitrail predict --json`; sets and intervals hold what is true as
+ * often as coverage asks for. */
 function answer(rows, contract, coverage) {
   const heads = contract.answer;
   const known = !coverage || (coverage > 0 && coverage < 1 && (heads[0].limits || []).length > 0);
@@ -200,19 +204,17 @@ function answer(rows, contract, coverage) {
 const KINDS = {
   /** Within each head: the best class of all, or of each column that has a head. */
   softmax(parts, coverage) {
-    const every = [], columns = {};
+    const every = [], columns = {}, attributes = [];
     for (const [{ column, names, temperature }, logits] of parts) {
-      const top = Math.max(...logits), powers = logits.map((logit) => Math.exp((logit - top) / temperature));
+      const most = Math.max(...logits), powers = logits.map((logit) => Math.exp((logit - most) / temperature));
       const sum = powers.reduce((a, b) => a + b, 0), values = powers.map((power) => Math.fround(power / sum));
-      const best = logits.indexOf(top);
+      const best = logits.indexOf(most);
       columns[column] = { class: names[best], probability: values[best] };
+      attributes.push(`${column}=${names[best]}`);
       names.forEach((name, i) => every.push([column ? `${column}=${name}` : name, values[i]]));
     }
-    every.sort((a, b) => b[1] - a[1]);
-    const top = every.slice(0, 5);
-    if (!("" in columns)) {
-      return { attributes: Object.entries(columns).map(([column, one]) => `${column}=${one.class}`), columns, top };
-    }
+    const top = every.sort((a, b) => b[1] - a[1]).slice(0, 5);
+    if (parts[0][0].column) return { attributes, columns, top };
     const said = { label: top[0][0], probability: top[0][1], top };
     if (!coverage) return said;
     const least = 1 - limit(parts[0][0].limits, coverage) - 1e-6;
@@ -221,18 +223,21 @@ const KINDS = {
 
   /** Of each output: a label is there from its threshold on. */
   sigmoid([[{ names, temperature, thresholds }, odds]]) {
-    const rows = odds.map((odd, i) => [names[i], 1 / (1 + Math.exp(-odd / temperature)), thresholds[i]]);
-    const all = rows.map(([name, value, least]) => [name, Math.fround(value), value >= least]).sort((a, b) => b[1] - a[1]);
-    const there = Object.fromEntries(all.filter((row) => row[2]));
-    return { labels: all.filter((row) => row[2]).map((row) => row[0]), probabilities: there, top: all.slice(0, 5).map((row) => row.slice(0, 2)) };
+    const sure = odds.map((odd) => 1 / (1 + Math.exp(-odd / temperature)));
+    const all = names.map((name, i) => [name, Math.fround(sure[i]), sure[i] >= thresholds[i]]);
+    all.sort((a, b) => b[1] - a[1]);
+    const there = all.filter((row) => row[2]), top = all.slice(0, 5).map(([name, value]) => [name, value]);
+    return { labels: there.map(([name]) => name), probabilities: Object.fromEntries(there), top };
   },
 
   /** In their own units, with intervals where the model is calibrated. */
   number([[{ names, means, deviations, limits }, outputs]], wanted) {
-    const named = (of) => Object.fromEntries(names.map((name, i) => [name, of(outputs[i] * deviations[i] + means[i], i)]));
-    const coverage = wanted || 0.9, halves = limits.map((each) => limit(each, coverage)), values = named((value) => value);
+    const coverage = wanted || 0.9, halves = limits.map((each) => limit(each, coverage));
     need(!halves.includes(Infinity), `a coverage of ${coverage} takes more calibration images`, "--coverage 0.9");
-    return limits.length ? { values, intervals: named((value, i) => [value - halves[i], value + halves[i]]), coverage } : { values };
+    const units = outputs.map((output, i) => output * deviations[i] + means[i]);
+    const named = (of) => Object.fromEntries(names.map((name, i) => [name, of(units[i], halves[i])]));
+    const values = named((value) => value), intervals = named((value, half) => [value - half, value + half]);
+    return halves.length ? { values, intervals, coverage } : { values };
   },
 
   vector: ([[, outputs]]) => ({ features: outputs }),
@@ -263,7 +268,8 @@ async function main() {
       for (about of names) pixels.push(await prepare(about, contract));
       about = model;
       const shape = [names.length, ...contract.input.size, contract.input.channels];
-      const results = await session.run({ pixels: new ort.Tensor("uint8", new Uint8Array(Buffer.concat(pixels)), shape) });
+      const tensor = new ort.Tensor("uint8", new Uint8Array(Buffer.concat(pixels)), shape);
+      const results = await session.run({ pixels: tensor });
       const rows = cut(results.outputs.data, names.length);
       const maps = results.map && cut(results.map.data, names.length).map((map) => cut(map, results.map.dims[1]));
       answer(rows, contract, Number(given.coverage)).forEach((said, i) => {
@@ -271,8 +277,9 @@ async function main() {
         answers.push({ file: names[i], ...said, ...more });
       });
     }
-    const line = (said) => Object.values(said).slice(0, 3).map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
-    console.log(given.json ? JSON.stringify(answers) : answers.map((said) => line(said).join(" ")).join("\n"));
+    const word = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+    const lines = answers.map((said) => Object.values(said).slice(0, 3).map(word).join(" "));
+    console.log(given.json ? JSON.stringify(answers) : lines.join("\n"));
   } catch (error) {
     const [problem, hint] = error.message.split("\ntry: ");
     console.error(`error: ${about}: ${problem.replace(/\s+/g, " ")}\ntry: ${hint || "another file, or: " + USAGE}`);
@@ -281,7 +288,10 @@ async function main() {
 }
 
 /** Numbers in so many rows, each an array. */
-const cut = (data, count) => Array.from({ length: count }, (_, i) => Array.from(data.slice((i * data.length) / count, ((i + 1) * data.length) / count)));
+function cut(data, count) {
+  const length = data.length / count;
+  return Array.from({ length: count }, (_, row) => Array.from(data.slice(row * length, (row + 1) * length)));
+}
 
 module.exports = { readContract, prepare, answer, main };
 
