@@ -3,6 +3,10 @@
 The calls are made without the check of tests, since beartype looks at every argument first.
 """
 
+import os
+import pathlib
+import shutil
+import subprocess
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,7 @@ import vitrail
 from tests.errors import must_raise
 from tests.wrong_types import HELD, call_all, calls, is_asked
 from vitrail.arguments import typed
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError, remove
 
 
 def test_every_public_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +90,31 @@ def test_what_to_try_in_python_names_arguments_that_are_there(tmp_path: Path, mo
         with must_raise(ValueError, "maybe|nosuch") as caught:
             call(calls()["Model.to"][0].__self__)
         compile(str(caught.value.hint), "what to try", "eval")
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_shows_or_removes_a_file_is_python_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the command line a command: each is done, and tells or does the same."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "in it/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
+    Path("empty.csv").write_text("path,label\na.png,x\nb.png,\n")
+    Path("gone.csv").write_text("path,label\na.png,x\nc.png,y\n")
+    Path("none.csv").write_text("what,else\n1,2\n3,4\n")
+    names = {"pathlib": pathlib, "os": os, "shutil": shutil}
+    for data, wanted in (("empty", "b.png,"), ("gone", "c.png"), ("none", "what,else")):
+        with must_raise(DataError) as caught:
+            vitrail.check_data(f"{data}.csv")
+        python, typed = str(caught.value.hint), caught.value.hint.text
+        assert wanted in str(eval(python, names)), python
+        assert wanted in subprocess.run(typed, shell=True, capture_output=True, text=True, check=True).stdout, typed
+    for place, hint in ((Path("none.csv"), remove("none.csv")), (Path("in it"), remove("in it", folder=True))):
+        shutil.copytree(tmp_path, tmp_path.with_name("again"), dirs_exist_ok=True)
+        eval(str(hint), names)
+        subprocess.run(hint.text, shell=True, check=True, cwd=tmp_path.with_name("again"))
+        assert not place.exists()
+        assert not (tmp_path.with_name("again") / place).exists()
 
 
 def test_a_generator_of_images_is_read() -> None:

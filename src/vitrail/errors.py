@@ -100,6 +100,10 @@ class UsageError(VitrailError):
     exit_code = 2
 
 
+class PlaceError(UsageError, IndexError):
+    """A place that a sequence does not have: also the `IndexError` that ends a loop over it."""
+
+
 class DataError(VitrailError):
     """Bad data or bad weights (exit code 3)."""
 
@@ -237,6 +241,35 @@ def look_at(place: object, *flags: str) -> Hint:
     """A hint to see what lies at a path: `ls`, and in Python what tells the same."""
     python = f"os.{'stat' if any('l' in flag for flag in flags) else 'listdir'}({str(place)!r})"
     return Hint(text=shlex.join(["ls", *flags, str(place)]), python=python)
+
+
+def look_into(file: object, line: int | None = None, then: str = "") -> Hint:
+    """A hint to see the first lines of a file, or one of them: `head` or `sed`, and in Python what reads the same.
+
+    Args:
+        file: Its path.
+        line: Its number, from 1.
+        then: What stands behind it.
+    """
+    words = ["head", "-n", "3", str(file)] if line is None else ["sed", "-n", f"{line}p", str(file)]
+    python = f"pathlib.Path({str(file)!r}).read_text().splitlines()[{':3' if line is None else line - 1}]"
+    return _as_typed(words, python, then)
+
+
+def look_for(name: str, folder: object, then: str = "") -> Hint:
+    """A hint to find the files of a name below a folder: `find`, and in Python what finds the same."""
+    return _as_typed(["find", str(folder), "-name", name], f"[*pathlib.Path({str(folder)!r}).rglob({name!r})]", then)
+
+
+def remove(place: object, then: str = "", folder: bool = False) -> Hint:
+    """A hint to remove a file, or a folder with all that is in it."""
+    words = ["rm", *["-r"] * folder, str(place)]
+    return _as_typed(words, f"{'shutil.rmtree' if folder else 'os.remove'}({str(place)!r})", then)
+
+
+def _as_typed(words: Sequence[str], python: str, then: str) -> Hint:
+    both = ("  # ".join(filter(None, (what, then))) for what in (shlex.join(words), python))
+    return Hint(text=next(both), python=next(both))
 
 
 def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...]]:
@@ -392,6 +425,21 @@ def check_config(config: Any) -> None:
     """Refuse what is not the configuration of a network, not even one of your own; see `check_option`."""
     if not hasattr(config, "width"):
         raise UsageError(f"config must be that of a network, got {type(config).__name__}", "vitrail.ViTConfig()")
+
+
+def check_place(name: str, place: Any, count: int) -> int:
+    """The place, from 0, of one of `count`; -1 is the last.
+
+    Raises:
+        PlaceError: There is none of this number.
+        UsageError: It is no whole number.
+    """
+    if not hasattr(place, "__index__") or isinstance(place, bool):
+        raise UsageError(f"{name} must be a whole number, got {place!r:.60}", Hint({name: 0}))
+    if not -count <= place < count:
+        problem = f"{name} must be one of {count}, which are 0 to {count - 1}, got {place}"
+        raise PlaceError(problem if count else f"{name} {place} of none", Hint({name: max(0, count - 1)}))
+    return int(place) % count
 
 
 def check_count(name: str, value: Any, usual: int) -> None:

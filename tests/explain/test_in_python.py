@@ -189,3 +189,34 @@ def test_what_trust_and_report_want_is_said() -> None:
     ):
         with must_raise(UsageError, named):
             call()
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_place_that_is_not_there_is_an_error_of_two_lines_and_the_end_of_a_loop() -> None:
+    """Everything that takes the number of an image, a map or a token; -1 is the last, whatever kind of whole number."""
+    pixels = [np.zeros((*SIZE, 3), np.uint8), np.full((*SIZE, 3), 200, np.uint8)]
+    found = explain.report(MODEL, pixels, trust=False)
+    attribution = explain.saliency(NETWORK, IMAGES)
+    trust, heads = explain.trust(MODEL, IMAGES, attribution, background=OTHERS), inside.head_sources(NETWORK, IMAGES)
+    asked = {
+        "report": (found.__getitem__, 2),
+        "overlay": (found[0].overlay, 1),
+        "attribution": (attribution.__getitem__, 2),
+        "trust": (partial(trust.view, name="cat"), 2),
+        "sentence": (partial(trust.sentence, name="cat"), 2),
+        "heads": (heads.sentences, 2),
+    }
+    for name, (call, count) in asked.items():
+        for wrong in (count, 99, -count - 1):
+            with must_raise(UsageError, str(wrong)) as caught:
+                call(wrong)
+            assert isinstance(caught.value, IndexError), name
+            (place,) = caught.value.hint.flags.values()
+            call(place)
+        for no_number in (1.0, "0", None):
+            with must_raise(UsageError):
+                call(no_number)
+        call(np.int64(-count))
+    assert found[-1].name == found[1].name
+    assert [one.name for one in found[:1]] == [found[0].name]
+    assert len([*found]) == len([*attribution]) == 2

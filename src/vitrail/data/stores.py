@@ -12,7 +12,6 @@ folder and an archive of it are the same data. Nothing is unpacked beside the da
 import hashlib
 import os
 import re
-import shlex
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -40,7 +39,7 @@ from vitrail.data.images import (
 )
 from vitrail.data.shard_files import Words, bytes_at
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, RunError, located, look_at, some_of
+from vitrail.errors import DataError, RunError, located, look_at, remove, some_of
 from vitrail.io import user_cache, write_file
 
 MOST_INFLATED = 2**30  # bytes of a deflated image: a few may stand for any number
@@ -232,7 +231,7 @@ def remembered(
             beside.touch()
             tensors = {name: torch.from_numpy(np.array(array)) for name, array in make(source, beside).items()}
             write_file(kept, tensors_to_bytes(tensors))
-    found = read_tensors(kept, shlex.join(["rm", str(kept)]))
+    found = read_tensors(kept, remove(kept))
     return {name: tensor.numpy() for name, tensor in found.items()}, beside
 
 

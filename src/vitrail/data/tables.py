@@ -12,7 +12,6 @@ an error names both; what was taken under another name than its own is said in o
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ from vitrail.data.images import Images
 from vitrail.data.layout import Layout
 from vitrail.data.multiple import ClassColumns, LabelSets, Quantities
 from vitrail.data.sources import EXTENSIONS
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, look_into, nearest, some_of
 
 PATH, SPLIT = "path", "split"
 PATHS = (
@@ -98,16 +97,15 @@ class Listing:
         """What a row is called in a message."""
         return f"{self.name}, row {row + 1}" if self.lines is None else f"{self.name}, line {self.lines[row]}"
 
-    def show(self, row: int, advice: str) -> str:
+    def show(self, row: int, advice: str) -> str | Hint:
         """A hint at a row: what shows its line, where it lies in a file of lines."""
         if self.lines is None or not Path(self.name).is_file():
             return advice
-        return f"{shlex.join(['sed', '-n', f'{self.lines[row]}p', self.name])}  # {advice}"
+        return look_into(self.name, self.lines[row], advice)
 
-    def first_lines(self) -> str:
-        """What shows its first lines; empty where it lies in no file of lines."""
-        shows = self.lines is not None and Path(self.name).is_file()
-        return shlex.join(["head", "-n", "3", self.name]) if shows else ""
+    def first_lines(self) -> Hint | None:
+        """What shows its first lines; None where it lies in no file of lines."""
+        return look_into(self.name) if self.lines is not None and Path(self.name).is_file() else None
 
     def texts(self, column: str, rows: Sequence[int] | None = None, role: str = "") -> list[str]:
         """The cells of some rows as text, without blanks around them.

@@ -24,7 +24,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from vitrail.data.sources import FEATURES, MAKES_FEATURES, check_path
-from vitrail.errors import DataError, counted, raised_as, some_of
+from vitrail.errors import DataError, counted, raised_as, remove, some_of
 from vitrail.features.poolings import PATCHES
 from vitrail.io import check_table, to_json, writing
 from vitrail.jobs.parts import KEY, Kind, other_name
@@ -227,8 +227,7 @@ def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
 
 
 def _damage_in(path: Path) -> AbstractContextManager[None]:
-    again = f"{shlex.join(['rm', str(path)])}  # then vitrail embed again"
-    return raised_as(DataError, f"{path} is damaged", again, BROKEN)
+    return raised_as(DataError, f"{path} is damaged", remove(path, "then embed again"), BROKEN)
 
 
 def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any], opened: str) -> None:

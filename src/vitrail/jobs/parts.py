@@ -39,7 +39,7 @@ from torch import Tensor
 from vitrail.data.images import Images
 from vitrail.data.loader import Loaded, Loader, StreamedLoader, open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, Hint, RunError, UsageError
+from vitrail.errors import DataError, Hint, RunError, UsageError, remove
 from vitrail.io import FULL, free_name, home_out, locked, once, read_json, to_json, write_file
 from vitrail.runtime import in_order, processors
 
@@ -281,7 +281,7 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
         if folder.is_dir() and any(folder.iterdir()):
             raise UsageError(f"{folder}, the folder for parts, exists", hint_elsewhere(out))
         write_file(file, to_json(own))
-    theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
+    theirs = read_json(file, remove(folder, folder=True))
     if differing := [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]:
         raise UsageError(f"{folder} was started with other {' and '.join(differing)}", hint_elsewhere(out))
     return PartFiles(folder, kind)
@@ -290,7 +290,7 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
 def job_entry(out: Path, name: str) -> Any:
     """An entry of the job that was started for a file; None where none was, or it has no such entry."""
     file = folder_of(out) / JOB
-    return read_json(file, shlex.join(["rm", "-r", str(file.parent)])).get(name) if file.is_file() else None
+    return read_json(file, remove(file.parent, folder=True)).get(name) if file.is_file() else None
 
 
 def choices(rows: int, device: torch.device, precision: str) -> dict[str, Any]:

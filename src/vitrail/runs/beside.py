@@ -5,7 +5,6 @@ which of its training images are nearest. Weights from elsewhere have no run, so
 """
 
 import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from jaxtyping import UInt8
 
 from vitrail.data.columns import TRAIN, RawDataset
 from vitrail.data.loader import no_contents, of_hashes
-from vitrail.errors import DataError, UsageError, VitrailError, counted
+from vitrail.errors import DataError, UsageError, VitrailError, counted, remove
 from vitrail.features.embed import embed_samples, identity
 from vitrail.features.file import FeatureSet
 from vitrail.features.similar import KnownImages, Neighbour, evenly_by_class, nearest_training, open_known
@@ -50,7 +49,7 @@ class RunKnowledge:
     def __init__(self, model: Model) -> None:
         run = run_of(model)
         file = RunFolder(run.path).evaluation
-        found = read_json(file, f"rm {shlex.quote(str(file))}") if run.name is not None and file.is_file() else {}
+        found = read_json(file, remove(file)) if run.name is not None and file.is_file() else {}
         is_own = bool(found) and found.get("weights") == weights_hash(model.network)  # of others it says nothing
         self.evaluation, self.halves = found if is_own else {}, run.facts.get("halves")
         self.trained, self.evaluated = TrainedOn(run.trained_on), TrainedOn(run.contents.get(EVALUATED, no_contents(0)))

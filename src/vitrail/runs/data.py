@@ -32,7 +32,7 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.loader import Contents, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted, remove
 from vitrail.model import Model, open_model, own_objects_of
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.known import INITIAL
@@ -113,10 +113,10 @@ class Run:
         file = self.hashes
         if self.name is None or not file.is_file():
             return {}
-        found = {name: each.numpy() for name, each in read_tensors(file, f"rm {shlex.quote(str(file))}").items()}
+        found = {name: each.numpy() for name, each in read_tensors(file, remove(file)).items()}
         wide = no_contents(0).shape[1]
         if any(each.dtype != np.uint8 or each.shape[1:] not in ((HASH,), (wide,)) for each in found.values()):
-            raise DataError(f"{file} does not have {wide} bytes per image", f"rm {shlex.quote(str(file))}")
+            raise DataError(f"{file} does not have {wide} bytes per image", remove(file))
         return {name: np.pad(each, ((0, 0), (0, wide - each.shape[1]))) for name, each in found.items()}
 
     @cached_property

@@ -13,7 +13,6 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
 
 import math
 import re
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, NUMBER, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.data.sources import UNLABELLED
-from vitrail.errors import DataError, Hint, UsageError, check_task, counted
+from vitrail.errors import DataError, Hint, UsageError, check_task, counted, look_into
 from vitrail.nn import grid_of
 from vitrail.nn.networks import NetworkConfig, SequenceConfig, output_count, reads_of
 from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
@@ -399,12 +398,12 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     return fitting[0]
 
 
-def unlabelled(data: str, wanted: str = "a column label", otherwise: str = UNLABELLED) -> str:
+def unlabelled(data: str, wanted: str = "a column label", otherwise: str = UNLABELLED) -> str | Hint:
     """A hint for data without what is wanted: what shows the first lines of a list; something else of other data."""
     if data.lower().endswith(".tar") and otherwise == UNLABELLED:
         return f"in the tar {otherwise}; or key.cls beside each key.jpg"
     is_list = Path(data).is_file() and Path(data).suffix.lower() in (".csv", ".tsv", ".txt", ".jsonl")
-    return shlex.join(["head", "-n", "3", data]) + f"  # wanted: {wanted}" if is_list else otherwise
+    return look_into(data, then=f"wanted: {wanted}") if is_list else otherwise
 
 
 def check_column(data: str, columns: Sequence[str], task: Task, *, choosing: bool = False) -> Task:

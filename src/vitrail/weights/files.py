@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
-from vitrail.errors import DataError, counted, raised_as, some_of
+from vitrail.errors import DataError, counted, raised_as, remove, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 from vitrail.weights.places import ARRAYS, INDEX, PICKLES, SAFE, SUFFIXES, missing_weights, suffix_of
@@ -206,6 +206,6 @@ def _of_pickle(path: Path) -> Weights:
 
 
 def _read_unpickled(file: Path) -> Weights:
-    tensors = read_tensors(file, shlex.join(["rm", str(file)]))
+    tensors = read_tensors(file, remove(file))
     with safe_open(file, "pt") as opened:
         return Weights(tensors, (opened.metadata() or {}).get("taken", ""))

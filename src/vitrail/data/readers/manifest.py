@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -32,7 +31,7 @@ from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import EXTENSIONS
 from vitrail.data.stores import Tree
 from vitrail.data.tables import PATH, PATHS, SPLIT, Listing, Roles, divided, find_roles, no_paths, splits_in
-from vitrail.errors import DataError, counted, look_at, raised_as, some_of
+from vitrail.errors import DataError, counted, look_at, look_for, raised_as, some_of
 from vitrail.text import canonical
 
 SOURCE, TARGET = "source", "target"
@@ -174,9 +173,8 @@ def listed_files(table: Listing, column: str, folder: Path, tree: Tree, images: 
     if missing:
         named = some_of([os.path.relpath(files[row], root) for row in missing], 5)
         problem = f"{table.name}: {len(missing)} of {len(values)} files are missing: {named}"
-        look = shlex.join(["find", root, "-name", os.path.basename(files[missing[0]])])
-        hint = f"paths relative to {root or '.'}"
-        raise DataError(problem, f"{look}  # {hint}" if folder.is_dir() else hint)
+        hint, name = f"paths relative to {root or '.'}", os.path.basename(files[missing[0]])
+        raise DataError(problem, look_for(name, root or ".", hint) if folder.is_dir() else hint)
     return files
 
 

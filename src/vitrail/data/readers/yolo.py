@@ -6,7 +6,6 @@ begins with the number of its category; an image without that file has none.
 """
 
 import os
-import shlex
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,7 @@ from vitrail.data.readers.coco import Categories, with_categories
 from vitrail.data.readers.folder import image_files
 from vitrail.data.sources import YOLO, YOLO_NAMES
 from vitrail.data.stores import Tree
-from vitrail.errors import DataError, raised_as
+from vitrail.errors import DataError, look_into, raised_as
 from vitrail.text import canonical
 
 WANTED = "names: [cat, dog], train: train/images, val: valid/images"
@@ -105,6 +104,6 @@ def _categories_of(image: Path, names: Mapping[str, str], tree: Tree) -> set[str
     numbers = {words[0]: line for line, words in enumerate(map(str.split, lines), 1) if words}
     for number in numbers.keys() - names.keys():
         problem = f"{file}, line {numbers[number]}: '{number}' is the number of no category"
-        command = shlex.join(["sed", "-n", f"{numbers[number]}p", str(file)])
-        raise DataError(problem, command if file and file.is_file() else f"0 to {len(names) - 1}")
+        known = f"0 to {len(names) - 1}"
+        raise DataError(problem, look_into(file, numbers[number], known) if file and file.is_file() else known)
     return {names[number] for number in numbers}

@@ -11,7 +11,6 @@ small cut-out shows about as much of a scene as in MNIST-M.
 """
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
 from vitrail.data.readers.idx import read_idx
 from vitrail.data.roots import data_folder
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, UsageError, counted, remove
 
 SEED = 0  # of the set that has the name mnist-m: the same for every training
 PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photographs
@@ -184,12 +183,11 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         side = tuple(_scale_down(convert_mode(open_image(path), 3)) for path in files)
         for path, pixels in zip(files, side, strict=True):
             height, width = pixels.shape[:2]
-            remove = shlex.join(["rm", str(path)])
             if min(height, width) < least:
-                raise DataError(f"{path} has {width} x {height} pixels, and needs {least} on both sides", remove)
+                raise DataError(f"{path} has {width} x {height} pixels, and needs {least} on both sides", remove(path))
             on, twin = known.setdefault((pixels.shape, pixels.tobytes()), (name, path))
             if on != name:  # under whatever name
-                raise DataError(f"{twin} and {path} are the same photograph, for training and for test", remove)
+                raise DataError(f"{twin} and {path} are the same photograph, for training and for test", remove(path))
         sides.append(side)
     train, test = sides
     what = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from vitrail.errors import UsageError, check_option
+from vitrail.errors import UsageError, check_count, check_option, check_place
 from vitrail.explain.attribution import explaining
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.target import Target, choose_target
@@ -140,7 +140,8 @@ class HeadSources(ShortRepr):
             image: Which image of the batch.
             count: How many heads and sources.
         """
-        fractions = self.fraction[image].flatten()
+        check_count("count", count, 3)
+        fractions = self.fraction[check_place("image", image, len(self.fraction))].flatten()
         sentences = []
         for index in fractions.abs().topk(min(count, len(fractions))).indices.tolist():
             head, source = divmod(index, self.fraction.shape[2])

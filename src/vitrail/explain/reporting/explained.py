@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.images import NamedImage
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_place
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
 from vitrail.explain.forward import Gridded
@@ -90,11 +90,12 @@ class ExplainedImage:
         """One of its attributions over the image, as on the page and in its file: pale where no test supports it.
 
         Raises:
-            UsageError: It has no map, since it holds no evidence.
+            UsageError: It has no attribution of this number, or no map, since it holds no evidence.
         """
-        if not self.view.attributions[number].values.size:
+        view = self.view.attributions[check_place("number", number, len(self.view.attributions))]
+        if not view.values.size:
             raise UsageError(f"{self.name} has no map, since it holds no evidence", "full=True, which makes all maps")
-        return overlay_of(self.view.attributions[number], self.view)
+        return overlay_of(view, self.view)
 
     def answer(self) -> dict[str, Any]:
         """The model's answer and the truth, under the names that JSON has for it."""
