@@ -341,16 +341,13 @@ def test_the_conclusion_is_no_stronger_than_the_two_pictures(images: list[ImageV
             continue
         own, random = (each.value for each in view.replaced)
         only, done = random - own, max(before - own, VISIBLE)
-        kind = (
-            "to the model"
-            if 2 * only >= done
-            else "more than others"
-            if 5 * only >= done
-            else "little more than others"
-        )
+        kind = "more than others" if 5 * only >= done and 20 * only >= before else "little more than others"
+        kind = "to the model" if 2 * only >= done and 5 * only >= before else kind
         kind = "little more than others" if view.trust.verdict != "supported" else kind
         seen[kind] += 1
-        assert f"matter {kind}." in said
+        assert f"matter {kind}" in said
+        shown = percent_in_words(own) != percent_in_words(random) and own < random
+        assert ("the two pictures do not" in said) == (not shown)
         assert ("mainly" not in said) or 2 * only > before
         assert ("partly" in said) == (2 * only <= before)
     assert len(seen) == 3

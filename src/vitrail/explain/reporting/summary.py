@@ -41,6 +41,7 @@ THIRDS = {  # of the height, then of the width: what holds all parts between the
 SPREAD = "places all over the image"
 NEARLY_ALL = 8 / 9  # of the decisive parts: the third that is left out has a third of what it has where they are spread
 MUCH, LITTLE = 1 / 2, 1 / 5  # of what replacing the decisive parts does, what random ones do not
+OF_ALL, BARELY = 1 / 5, 1 / 20  # the same of the whole probability: below the second it is next to nothing
 
 
 def summary_of(explained: ImageView) -> tuple[str, ...]:
@@ -85,29 +86,30 @@ def _tested(explained: ImageView, view: AttributionView) -> tuple[str, ...]:
     if trust.verdict == "no better than random":
         return f"What this rests on is not known: {as_good} as the map.", NO_REASON
     where = "parts of the image" if view.replaced is None else areas_of(view.replaced[0].mask)
-    rests = f"on {where}: {_moved(view, trust, name)}."
+    moved, unseen = _moved(view, trust, name)
+    rests = f"on {where}: {moved}."
     if trust.verdict == "weak":
         return f"This may rest {rests}", f"But {as_good}." if (trust.faithful or 0) > FAITHFUL else NO_SCALE, RIGHT
     before = explained.sure_of(view)
     if view.replaced is None or before is None:
-        beyond, how = 1 - (trust.random_mean or 0.0) / (trust.score or math.inf), ""
+        beyond, how, part = 1 - (trust.random_mean or 0.0) / (trust.score or math.inf), "", 1.0
     else:  # what these parts do and random ones do not, of what they do, and of the whole
         without, at_random = (each.value for each in view.replaced)
-        beyond = (at_random - without) / max(before - without, VISIBLE)
+        beyond, part = ((at_random - without) / max(each, VISIBLE) for each in (before - without, before))
         how = "partly " if at_random - without <= before / 2 else "mainly " * (where != SPREAD)
-    matter = "to the model" if beyond >= MUCH else "more than others" if beyond >= LITTLE else "little more than others"
-    return (
-        f"This rests {how}{rests}",
-        f"So these parts matter {matter if trust.verdict == 'supported' else 'little more than others'}.",
-        RIGHT,
-    )
+    matter = "more than others" if beyond >= LITTLE and part >= BARELY else "little more than others"
+    if beyond >= MUCH and part >= OF_ALL:
+        matter = "to the model"
+    matter = matter if trust.verdict == "supported" else "little more than others"
+    return f"This rests {how}{rests}", f"So these parts matter {matter}{unseen}.", RIGHT
 
 
-def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
+def _moved(view: AttributionView, trust: TrustView, name: str) -> tuple[str, str]:
     """What replacing the decisive parts does, beside random ones: to the probability or number, as pictures show it.
 
-    To the mean score of the test where that is no lower for these parts.
+    To the mean score of the test where that is no lower for these parts; and then, behind it, that pictures do not.
     """
+    unseen = ""
     if view.replaced is not None:
         own, random = view.replaced
         count, ends = int(own.mask.sum()), (own.value, random.value)
@@ -120,12 +122,13 @@ def _moved(view: AttributionView, trust: TrustView, name: str) -> str:
             parts, others = ("the most decisive of all", "a random one")
             if count > 1:
                 parts, others = f"the {count} decisive parts", f"{count} random ones"
-            return f"replacing {parts} takes {name} to {after}, {others} to {chance}"
+            return f"replacing {parts} takes {name} to {after}, {others} to {chance}", ""
+        unseen = "; the two pictures do not show it"
     drops = trust.score or 0.0, trust.random_mean or 0.0
     lost, at_random = (write_apart(each, *drops, least=2 if trust.before is None else 1) for each in drops)
     what = "its score" if view.function is None else "it"
     moves = "raises" if view.lowers else "lowers"
-    return f"replacing what the map names {moves} {what} by {lost} on average, random parts by {at_random}"
+    return f"replacing what the map names {moves} {what} by {lost} on average, random parts by {at_random}", unseen
 
 
 def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, name: str) -> str:
