@@ -137,19 +137,26 @@ def multiplies_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def time_bf16(seconds: Callable[[Literal["fp32", "bf16"], int], float], count: int) -> tuple[float, float]:
+def time_bf16(
+    seconds: Callable[[Literal["fp32", "bf16"], int], float], count: int, most: float = math.inf
+) -> tuple[float, float]:
     """Seconds of a pass over `count` samples in fp32 and in bf16, timed in turn until it is decided which to take.
 
-    Two samples come first: where these take twice as long in bf16, and all would take long, nothing else is timed.
+    Two samples come first: where one of both takes twice as long for these, and would take long for all, it is not
+    timed again; nor is the other, where it would take too long itself.
 
     Args:
         seconds: Times a pass over so many samples, in either precision.
         count: At least 1.
+        most: Seconds of a pass that are too long.
     """
     few = min(2, count)
     full, half = (seconds(precision, few) * count / few for precision in ("fp32", "bf16"))
-    if half > max(TIMED_SECONDS, DECIDED * full):
+    if half > max(TIMED_SECONDS, DECIDED * full) or min(full, half) > most:
         return full, half
+    if full > max(TIMED_SECONDS, DECIDED * BF16_LEAST_GAIN * half):
+        gain, half = full / half, seconds("bf16", count)
+        return gain * half, half
     full, half = math.inf, math.inf
     for _ in range(TURNS):
         full, half = min(full, seconds("fp32", count)), min(half, seconds("bf16", count))

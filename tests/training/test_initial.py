@@ -31,11 +31,11 @@ from vitrail.nn import ViT
 from vitrail.runs.settings import settings_from_dict
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
+from vitrail.training.budget import Budget
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.finish import Chosen
-from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
 from vitrail.training.report import verdict_facts, verdicts_of
 from vitrail.training.setup import new_run

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +13,13 @@ from tests.errors import must_raise
 from tests.training.lab import fresh, memory_for, tiny_set
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
-from vitrail.data.batches import Batches
 from vitrail.errors import RunError, UsageError
-from vitrail.features.linear_probe import Probed, fit_probe
+from vitrail.features.linear_probe import fit_probe
 from vitrail.features.poolings import head_features
 from vitrail.nn import ViT
 from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training import setup
+from vitrail.training.configuration.request import Request
 from vitrail.training.train import plan_training
 
 pytestmark = pytest.mark.usefixtures("few_penalties", "as_a_user")
@@ -98,27 +97,35 @@ def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has fewer training images where all would take too long, of every class, and says so.
+    """It has fewer images where all would take too long, of every class, and says so."""
+    asked: list[tuple[int, int]] = []
 
-    Of 120 s are 20 gone: 60 s are for 6,000 images of 10 ms, of which 1,000 are evaluated.
-    """
-    for each, count in ((1e-3, 9000), (0.01, 5000), (0.02, 2000), (0.05, 1000), (0.1, 500)):
-        assert abs(setup.probe_size(9000, 500, 120.0, 20.0, each, 1000.0) - count) <= 1, each
-    trained: list[Batches] = []
+    def enough(unseen: int, known: int) -> bool:
+        asked.append((unseen, known))
+        return known >= 100
 
-    def fit(network: Any, output: Any, train: Batches, *others: Any) -> Probed:
-        trained.append(train)
-        return fit_probe(network, output, train, *others)
+    monkeypatch.setattr(setup, "probe_enough", lambda *given: enough)
+    request = Request(data="digits", options=replace(OPTIONS, init=str(source()), max_time="1h"))
+    found = setup.new_run(request, lambda event: None)
+    assert found.probed is not None
+    assert 100 <= found.probed.trained <= 116
+    assert [known for _, known in asked] == sorted(known for _, known in asked)
+    assert asked[-1][0] == found.probed.images == len(found.validation), "none is spared of those that judge it"
+    assert any({str(found.probed.trained), "1,258"} <= {*note.split()} for note in found.notes)
 
-    monkeypatch.setattr(setup, "fit_probe", fit)
-    monkeypatch.setattr(setup, "probe_size", lambda count, *given: 100)
-    monkeypatch.setattr("vitrail.training.train.STEPS", 2)
-    found = plan_training("digits", None, replace(OPTIONS, init=str(source()), max_time="1h"))
-    labels = np.asarray(trained[0].column.take(np.arange(len(trained[0]))))
-    assert len(labels) == 100
-    assert np.bincount(labels, minlength=10).min() >= 5
-    assert any({"100", "1,258"} <= {*note.split()} for note in found.notes)
-    assert found.steps > 0
+
+def test_the_images_that_are_read_first_lie_evenly_among_all() -> None:
+    """Of a folder whose classes follow each other each is there; to read all of them is as if nobody had asked."""
+    network, data = fresh().network, tiny_set()
+    assert isinstance(network, ViT)
+    every, all_asked = head_features(network, data), head_features(network, data, lambda count: False)
+    assert torch.equal(every.labels, all_asked.labels)
+    assert torch.allclose(every.values, all_asked.values, atol=1e-6)
+    many = data.subset(np.sort(np.tile(np.arange(len(data)), 40)))
+    few = head_features(network, many, lambda count: count >= 64)
+    assert len(few.labels) == 64
+    counts, wanted = (np.bincount(each.labels.numpy()) / len(each.labels) for each in (few, every))
+    assert np.abs(counts - wanted).max() < 0.05
 
 
 def test_some_images_keep_their_own_labels() -> None:

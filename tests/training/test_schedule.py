@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, s
 from vitrail.errors import DataError, UsageError
 from vitrail.options import parse_seconds
 from vitrail.runs.settings import Optimization
-from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension
+from vitrail.training.budget import FINISHING, STEPS, Budget
+from vitrail.training.optimizer import Phase, Schedule, extension
+from vitrail.training.setup import EACH, HELD, probe_enough
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -114,7 +116,7 @@ class Machine:
                 assert 0 <= phase.peak <= self.choices.learning_rate
                 schedule.phases.append(phase)
             if step % 15 == 0 or step >= schedule.end:
-                self.budget.scoring = self.take(self.score)
+                self.budget.add_scoring(self.take(self.score))
         self.take(self.score)
         self.now += FINISHING
         return schedule
@@ -158,6 +160,95 @@ def test_a_load_that_is_over_before_the_run_is_leaves_no_time_unused(
     assert rates[-1] < 0.25 * max(rates)
     ends = [phase.origin + phase.steps for phase in schedule.phases if phase.shape != "linear"]
     assert schedule.end <= ends[-1], "never more than was planned before it was late"
+
+
+@dataclass
+class WholeRun:
+    """A run from pretrained weights as the clock sees it, whose every second takes `load` as long.
+
+    Attributes:
+        load: How many times slower than alone.
+        train: Images of training; so many steps an epoch as these make of 32.
+        held: Held-out images, of which a third is scored behind each epoch.
+        ending: Images that are computed behind the last step.
+        later: The load from the first step on.
+    """
+
+    load: float
+    train: int
+    held: int
+    ending: int
+    later: float = 0.0
+    now: float = 0.0
+    each: float = 0.02  # seconds of an image, alone
+    begun: float = 10.0  # of what comes before the probe
+    timing: float = 3.0
+    step: float = 0.35
+    limit: float = 120.0
+    in_steps: float = 0.0  # with the evaluation behind each epoch
+    made: int = 0
+    known: int = 0
+    unseen: int = 0
+
+    def take(self, seconds: float) -> float:
+        self.now += (taken := seconds * self.load)
+        return taken
+
+    def run(self) -> "WholeRun":
+        self.take(self.begun)
+        scored, choices = self.held // 3, Optimization(epochs=10, warmup_epochs=1.0, max_time=self.limit)
+        per_epoch, passes = -(-self.train // 32), self.ending / (self.held // 3)
+        budget = Budget(self.limit, lambda: self.now, per_epoch, 0.0, 0.0, passes)
+        enough = probe_enough(budget, scored, EACH * 2)
+        while self.unseen < self.held and not (self.unseen and enough(self.unseen, 0)):
+            self.take(16 * self.each)
+            self.unseen += 16
+        while self.known < self.train and not (self.known and enough(self.unseen, self.known)):
+            self.take(16 * self.each)
+            self.known += 16
+        self.take(self.timing)
+        budget.planned = 1.2 * self.step * self.load
+        schedule, done = Schedule([budget.plan(choices, least=0)]), 0
+        self.load = self.later or self.load
+        while done < schedule.end:
+            done += 1
+            self.in_steps += (taken := self.take(self.step))
+            budget.add_step(taken)
+            if phase := budget.after(done, schedule, choices):
+                schedule.phases.append(phase)
+            if done % per_epoch == 0 or done >= schedule.end:
+                budget.add_scoring(taken := self.take(scored * self.each))
+                self.in_steps += taken
+        self.made = done
+        self.take(self.ending * self.each + FINISHING)
+        return self
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    load=st.floats(1.0, 4.0),
+    later=st.sampled_from([0.8, 1.0, 1.0, 1.25]),
+    images=st.sampled_from([(245, 45), (245, 150), (1000, 150), (4000, 450), (4000, 1200)]),
+    ending=st.integers(100, 1500),
+)
+def test_steps_have_a_third_of_a_limited_time_and_the_end_holds(
+    load: float, later: float, images: tuple[int, int], ending: int
+) -> None:
+    """Wherever what a run has in any case leaves them that; the probe takes what is left, under any load."""
+    train, held = images
+    run = WholeRun(load, train, held, ending, later * load)
+    least = min(EACH * 2 + 16, train) + min(EACH * 2 + 16, HELD, held)
+    before = load * (run.begun + run.timing + run.each * least)
+    behind = load * max(1.0, later) * (run.each * (ending + held // 3) + FINISHING)
+    run.run()
+    room = 0.1 if later == 1 else 0.15
+    assert run.now <= (1 + room) * max(run.limit, before + behind)
+    epochs_are_done = run.made == 10 * -(-train // 32)
+    assert epochs_are_done or run.in_steps >= min(0.85 * STEPS * run.limit, 0.85 * (run.limit - before - behind))
+    if not epochs_are_done and before + behind < run.limit:
+        assert run.now >= (1 - room) * run.limit
+    alone = WholeRun(1.0, 245, 150, 400).run()
+    assert (alone.known, alone.unseen) == (256, 160), "all that there are"
 
 
 def test_a_limit_that_is_long_enough_changes_nothing() -> None:

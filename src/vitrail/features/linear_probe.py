@@ -7,7 +7,9 @@ linear map   fitted on standardised features, with the penalty that is best by c
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from vitrail.tasks import Codec
 from vitrail.tasks.linear import map_features
 
 BY_FOLDS = "train, each by a head that was fitted on the others"  # which images a calibration is of
+Enough = Callable[[int, int], bool]
 MOST_BY_GREY = 1000  # images by which brightness alone is judged, of training as of those that are counted
 
 
@@ -65,7 +68,9 @@ def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
         one.bias.copy_(both[:, -1])
 
 
-def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches, loss: Any = None) -> Probed:
+def fit_probe(
+    network: ViT, output: Codec, train: Batches, held_out: Batches, loss: Any = None, enough: Enough | None = None
+) -> Probed:
     """Fit the head of a network on its features, and evaluate it on held-out images.
 
     Args:
@@ -74,13 +79,16 @@ def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches, lo
         train: Training images, preprocessed as for an evaluation.
         held_out: Images to evaluate it on.
         loss: What is minimised, in place of the output's.
+        enough: Asked, while held-out images are read and then those of training, how many of each are; where it says
+            so, no more are.
 
     Raises:
         UsageError: The head is no linear map.
         DataError: No image can be read, or nothing can be learnt from them.
     """
     began, error = time.perf_counter(), output.error
-    known, unseen = head_features(network, train), head_features(network, held_out)
+    unseen = head_features(network, held_out, None if enough is None else lambda count: enough(count, 0))
+    known = head_features(network, train, None if enough is None else partial(enough, len(unseen.labels)))
     reading = time.perf_counter() - began
     fitted = output.fit(known.values, known.labels, loss)
     put_into_heads(network, fitted.weights)

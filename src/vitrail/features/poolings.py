@@ -31,6 +31,7 @@ from vitrail.nn import ViT, evaluating, features, twin
 from vitrail.tasks import Numbers
 from vitrail.tasks.features import Features
 
+GOLDEN = (5**0.5 - 1) / 2  # the fractions of its multiples lie evenly, whatever their number (Weyl)
 HEADS = ("head", "head_dist")  # what stands behind the features
 CLASS, MEAN, POOLED, PATCHES = "class", "mean", "pooled", "patches"
 Describe = Callable[[Tensor], Mapping[str, Tensor]]
@@ -158,14 +159,20 @@ def heads_of(network: ViT) -> list[nn.Linear]:
     return [own[0] for own in maps]
 
 
-def head_features(network: ViT, data: Batches) -> LabelledFeatures:
+def head_features(network: ViT, data: Batches, enough: Callable[[int], bool] | None = None) -> LabelledFeatures:
     """What the head reads of every image that can be read, in order; on the CPU.
+
+    Args:
+        network: Left as it is.
+        data: Images with their targets.
+        enough: Asked with the number of images so far: where it says so, the others are not read. Those that are lie
+            evenly among all.
 
     Raises:
         DataError: No image can be read.
     """
     assert isinstance(data.input, Preprocessing)
-    values, labels = [], []
+    values, labels, every = list[Tensor](), list[Tensor](), list[Ids]()
     with evaluating(network):
         no_map = dict.fromkeys(map(type, heads_of(network)), lambda _: nn.Identity())
         before = [twin(head, no_map) for head in (network.head, network.head_dist) if head is not None]
@@ -176,12 +183,23 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
             return torch.cat([part(one) for part, one in zip(before, inputs, strict=False)], dim=1).float().cpu()
 
         rows = np.arange(len(data), dtype=np.int64) if data.chosen is None else data.chosen  # in the loader
-        order, wanted = np.argsort(rows), split_into_batches(rows, data.device)
-        for ids, found in answer_in_order(read, data.loader, data.input, data.device, wanted):
+        order, count = np.argsort(rows), 0
+        spread = rows if enough is None else rows[np.argsort(np.arange(len(rows)) * GOLDEN % 1)]
+        for ids, found in answer_in_order(
+            read, data.loader, data.input, data.device, split_into_batches(spread, data.device)
+        ):
+            count += len(ids)
             if found is not None:
                 values.append(found)
                 places = order[np.searchsorted(rows, ids, sorter=order)]
                 labels.append(data.codec.targets(data.column.take(places, 0)))
+                every.append(places)
+            if enough is not None and enough(count):
+                break
     if not values:
         raise DataError(f"none of {len(data)} images can be read", "repair or replace these files, or name other data")
-    return LabelledFeatures(torch.cat(values), torch.cat(labels))
+    found = LabelledFeatures(torch.cat(values), torch.cat(labels))
+    if enough is None:
+        return found
+    back = torch.from_numpy(np.argsort(np.concatenate(every)))
+    return LabelledFeatures(found.values[back], found.labels[back])

@@ -53,21 +53,29 @@ class Noting(nn.Module):
         return outputs
 
 
+def chosen_of(units: NDArray[Any], most: int = MOST) -> Int64[np.ndarray, " m"]:
+    """The places of the training images that a model is to know: one of each group, evenly spread.
+
+    Args:
+        units: Of each image, which group it is of.
+        most: How many, at most.
+    """
+    return np.array(evenly(np.sort(np.unique(units, return_index=True)[1]).tolist(), most), np.int64)
+
+
 @torch.no_grad()
-def familiar_to(network: ViT, train: "Batches", units: NDArray[Any]) -> Float[Tensor, "m d"] | None:
+def familiar_to(network: ViT, chosen: "Batches") -> Float[Tensor, "m d"] | None:
     """What the head reads of some training images, each of length 1, on the CPU; None where there are too few.
 
     Args:
         network: Trained.
-        train: Its training images, as an evaluation sees them.
-        units: Of each, which group it is of.
+        chosen: The images, as an evaluation sees them.
     """
-    ids, noting = np.sort(np.unique(units, return_index=True)[1]), Noting(network)
-    if len(ids) < FEWEST:
+    if len(chosen) < FEWEST:
         return None
-    some = np.array(evenly(ids.tolist(), MOST), np.int64)
+    noting = Noting(network)
     with evaluating(network):
-        for batch in train.subset(some).in_order(AT_ONCE):
+        for batch in chosen.in_order(AT_ONCE):
             noting(batch.inputs)
     return F.normalize(torch.cat(noting.pooled), dim=1).cpu()
 

@@ -17,9 +17,10 @@ from vitrail.arguments import typed
 from vitrail.data.batches import Batches
 from vitrail.data.columns import GROUP, TRAIN, Samples
 from vitrail.data.dataset import Split
-from vitrail.data.images import what_to_try
+from vitrail.data.images import Images, what_to_try
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.loader import are_read, open_loader
+from vitrail.data.loader import StreamedLoader, are_read, open_loader
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import DataError, counted
 from vitrail.io import evaluation_place, page_writer
@@ -288,15 +289,20 @@ def errors_of(codec: Codec, answer: Callable[[Tensor], Any], data: Batches) -> F
     return torch.cat([codec.error(*each).cpu() for each in answered(answer, data)])
 
 
-def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
+def batches_of(model: Model, samples: Samples, workers: int | None = None, *, once: bool = False) -> Batches:
     """Samples as batches for the evaluation of a model, in order.
 
     Args:
         model: Has the preprocessing.
         samples: With a column that is matched to its codec.
         workers: Processes or threads that decode images; all processors but one when None.
+        once: Whether some of them are read, and once, so that none is decoded before it is asked for.
     """
-    workers = max(1, processors() - 1) if workers is None else workers
-    loader = open_loader(samples.inputs, model.input, workers=workers, pictures=True)
+    workers, inputs = max(1, processors() - 1) if workers is None else workers, samples.inputs
+    if once and isinstance(inputs, Images) and isinstance(model.input, Preprocessing) and inputs.encoded:
+        in_threads = 0 if model.device.type == "cpu" else workers  # each of which decodes what it computes
+        loader = StreamedLoader(inputs, model.input, in_threads, pictures=True)
+    else:
+        loader = open_loader(inputs, model.input, workers=workers, pictures=True)
     learn_groups(loader, samples)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)

@@ -9,6 +9,7 @@ written down before it is made (`Schedule.micro_batches`), and a resumed run mak
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -155,7 +156,14 @@ def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precisi
 
 
 def pick_precision(
-    execution: Execution, wanted: str, width: int, network: nn.Module, batch: Any, pair: Any, objective: Objective
+    execution: Execution,
+    wanted: str,
+    width: int,
+    network: nn.Module,
+    batch: Any,
+    pair: Any,
+    objective: Objective,
+    most: float = math.inf,
 ) -> tuple[Execution, list[str], float]:
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
 
@@ -167,6 +175,7 @@ def pick_precision(
         batch: Samples of a trial step.
         pair: Two of them, or one, for a first look.
         objective: Of the training.
+        most: Seconds of a pass that are too long.
 
     Returns:
         The execution with its precision, notes on it, and the seconds for each sample.
@@ -175,15 +184,15 @@ def pick_precision(
     can = wanted == "auto" and width >= BF16_LEAST_WIDTH
     if not can or not multiplies_bf16(next(network.parameters()).device):
         each = sample_seconds(trial, pair, objective, execution.precision, turns=1)
-        if (most := int(LONG / each)) > len(pair):  # what is timed here is taken from the training
-            some = batch if most >= len(batch) else batch.only(torch.arange(len(batch)) < most)
+        if (fit := int(min(LONG, most) / each)) > len(pair):  # what is timed here is taken from the training
+            some = batch if fit >= len(batch) else batch.only(torch.arange(len(batch)) < fit)
             each = sample_seconds(trial, some, objective, execution.precision)
         return execution, ["fp32: this processor has no units for bf16"] if can else [], each
 
     def seconds(precision: str, count: int) -> float:
         return count * sample_seconds(trial, batch if count == len(batch) else pair, objective, precision, turns=1)
 
-    full, half = time_bf16(seconds, len(batch))
+    full, half = time_bf16(seconds, len(batch), most)
     if (gain := full / half) < BF16_LEAST_GAIN:
         return execution, [f"fp32: bf16 would have {gain:.2f} times its speed (timed)"], full / len(batch)
     return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half / len(batch)

@@ -29,7 +29,7 @@ from vitrail.explain.reporting.report import Report
 from vitrail.features.linear_probe import MeanGrey, thinned
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, load, save
-from vitrail.model.familiar import familiar_to
+from vitrail.model.familiar import chosen_of, familiar_to
 from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import Confusion, Pair, SidesView
@@ -91,7 +91,8 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
 def beside_grey(result: Result, model: Model, prepared: Prepared) -> Result:
     """The same with a note of what a line through the mean grey value of training images reaches on its samples."""
     split, batches = prepared.final
-    line = MeanGrey(model.output, batches_of(model, prepared.dataset.train, prepared.settings.execution.workers))
+    workers = prepared.settings.execution.workers
+    line = MeanGrey(model.output, batches_of(model, prepared.dataset.train, workers, once=True))
     by_grey = evaluate_split(replace(model, network=line), split, thinned(batches))
     shown = f"{by_grey.metric.label} {by_grey.metric.shown(by_grey.value)} {by_grey.sentence}"
     details = {**result.details, "by_mean_grey": by_grey.details}
@@ -137,8 +138,9 @@ class Chosen:
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that decided nothing.")
             if found.get("probe"):
                 of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
-                chose = self.halves.get(SELECT, 0)
-                words.append(f"{of_probe} is of all {whole}, {chose} of which chose between the networks.")
+                probed, chose = found["probe"]["images"], self.halves.get(SELECT, 0)
+                also = f", {chose} of which chose between the networks" * (chose > 0)
+                words.append(f"{of_probe} is of {'all ' if probed == whole else f'{probed} of these '}{whole}{also}.")
         return " ".join(words)
 
 
@@ -315,8 +317,9 @@ def with_familiar(model: Model, prepared: Prepared) -> Model:
     fits = isinstance(model.network, ViT) and own in map(type, TASKS.values()) and own.outputs is Task.outputs
     if model.background is None or not fits:
         return replace(model, familiar=None)
-    batches = batches_of(model, train, prepared.settings.execution.workers)
-    return replace(model, familiar=familiar_to(model.network, batches, np.array(train.units())))
+    ids = chosen_of(np.array(train.units()), prepared.familiar)
+    batches = batches_of(model, train.select(ids), prepared.settings.execution.workers)
+    return replace(model, familiar=familiar_to(model.network, batches))
 
 
 def _write(

@@ -54,7 +54,7 @@ class Job:
     @property
     def seconds(self) -> float:
         """Seconds of the run so far, without those between its parts."""
-        return self.spent + time.perf_counter() - self.request.began
+        return self.spent + self.request.seconds()
 
     def run(self, resumed: bool) -> Finished:
         """Train to the end; a resumed run from its last saved state, if there is one."""
@@ -219,7 +219,7 @@ class Job:
         began = time.perf_counter()
         row = self._score(done)
         if self.budget is not None:
-            self.budget.scoring = time.perf_counter() - began
+            self.budget.add_scoring(time.perf_counter() - began)
         self.journal.name_unreadable(self.prepared.data, self.prepared.validation)
         if self.prepared.selects:
             keep_if_best(self.folder, self.state.averaged, row, self.metric, self.saver)

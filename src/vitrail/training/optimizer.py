@@ -10,27 +10,19 @@ A training has one phase. If its steps change on the way (a time limit, a late r
 another phase holds from that step on; if memory ran out, micro-batches are smaller from a step on. `schedule.json` of a
 run has all of these. Each is written before its first step, so that a killed run repeats the same steps.
 
-A `Budget` decides the number of steps of a run that has a time limit:
-
-    at the start     an estimate, from a few timed steps
-    at step 20       the number, from the steps so far (at a quarter of them, if there are fewer than 80)
-    when it is late  (something else uses the processor) the rate falls to 0 in a straight line over the last steps that
-                     fit, a fifth of those planned
-
-Each of these is one more `Phase` of the schedule, so a resumed run needs no clock to repeat them.
+What a time limit decides (`budget.py`) is one more `Phase`, so a resumed run needs no clock to repeat it.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, Hint, UsageError
+from vitrail.errors import DataError, Hint
 from vitrail.io import read_json
 from vitrail.runs.settings import Optimization
 from vitrail.training.lora import FACTORS, copy_trained
@@ -40,12 +32,6 @@ ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedu
 BEHIND = ("norm", "pool", "head", "head_dist")  # after the blocks of a ViT
 NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
 
-COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
-LEAST = 3  # timed steps before any decision
-LATE = 0.02  # of the limit: a run is late if it would end later than this beyond it
-EARLY = 0.05  # the same for the end of lateness
-COOLDOWN = 0.2  # of the planned steps: the rate of a late run falls when no more than these fit
-FINISHING = 2.0  # seconds for the model, the page and the files
 Shape = Literal["cosine", "constant", "linear"]
 
 
@@ -313,101 +299,3 @@ def extension(optimization: Optimization, step: int, steps: int) -> Phase:
     found = phase_of(optimization, steps, first=step, origin=step)
     again = f"{found.shape}, up to {found.peak:g} again in {found.warmup} of them"
     return replace(found, why=f"{steps} more steps, in a schedule of their own: {again}")
-
-
-@dataclass
-class Budget:
-    """The time budget of a run.
-
-    Attributes:
-        limit: Seconds for the whole run, from its call to its end.
-        elapsed: Gives the seconds since the run began, without those between its parts.
-        per_epoch: Steps of an epoch.
-        planned: Seconds of a step, as timed before the first.
-        scoring: Seconds of an evaluation of the validation samples, as far as known.
-        passes: Time of all that comes after the last step, in such evaluations.
-    """
-
-    limit: float
-    elapsed: Callable[[], float]
-    per_epoch: int
-    planned: float
-    scoring: float
-    passes: float
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=COUNTED))
-
-    @property
-    def step(self) -> float:
-        """Seconds of a step with its part of the evaluation of an epoch: of the last steps, or as planned."""
-        seconds = sum(self._seconds) / len(self._seconds) if self._seconds else self.planned
-        return seconds + self.scoring / self.per_epoch
-
-    @property
-    def around(self) -> float:
-        """Seconds of the whole run without any further step."""
-        return self.elapsed() + (1 + self.passes) * self.scoring + FINISHING
-
-    def add_step(self, seconds: float) -> None:
-        """Add the time of one step."""
-        self._seconds.append(seconds)
-
-    def count_steps(self) -> int:
-        """Number of steps that still fit."""
-        return max(0, int((self.limit - self.around) / self.step))
-
-    def plan(self, optimization: Optimization, step: int = 0, least: int = 1) -> Phase:
-        """The phase that fits, at the start or from a step on.
-
-        Args:
-            optimization: Of the settings.
-            step: Steps that are done.
-            least: Smallest useful number of steps.
-
-        Raises:
-            UsageError: Fewer fit, or all epochs are done.
-        """
-        left = optimization.epochs * self.per_epoch - step
-        if left < 1:
-            problem = f"all {optimization.epochs} epochs are done, so more time would add nothing"
-            raise UsageError(problem, Hint({"epochs": 2 * optimization.epochs}))
-        steps = min(self.count_steps(), left)
-        if steps < least:
-            problem = f"max_time {self.limit:g} s leaves no time for a step: all else takes {self.around:.0f} s"
-            raise UsageError(problem, Hint({"max_time": f"{-(-1.5 * self.around // 60):.0f}m"}))
-        return self._phase(optimization, steps, first=step, origin=step)
-
-    def after(self, step: int, schedule: Schedule, optimization: Optimization) -> Phase | None:
-        """The phase that the clock adds after a step: the number of steps, once, or an earlier end if it is late.
-
-        If it is no longer late, the end moves back, at most to the planned one.
-
-        Args:
-            step: Steps that are done.
-            schedule: The current one; it is not changed.
-            optimization: Of the settings.
-        """
-        ruling = schedule.phases[-1]
-        if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, ruling.steps):
-            return None  # the end, a step that is replayed, or too few of them are timed
-        local, counted = step - ruling.origin, min(COUNTED, max(LEAST, ruling.steps // 4))
-        if ruling.first == ruling.origin and ruling.shape != "linear" and local <= counted:
-            if local < counted:
-                return None
-            steps = min(local + self.count_steps(), optimization.epochs * self.per_epoch - ruling.origin)
-            fixed = self._phase(optimization, steps, first=step, origin=ruling.origin)
-            return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
-        ends = self.around + (schedule.end - step) * self.step
-        planned = next(phase for phase in reversed(schedule.phases) if phase.shape != "linear")
-        steps = min(self.count_steps(), planned.origin + planned.steps - step)
-        late = ends > self.limit * (1 + LATE) and steps <= COOLDOWN * ruling.steps
-        if not late and (ruling.shape != "linear" or ends >= self.limit * (1 - EARLY) or step + steps <= schedule.end):
-            return None
-        why = f"{'late' if late else 'less late'}: it would have ended after {ends:.0f} s of {self.limit:g}"
-        return Phase(first=step, origin=step, steps=steps, peak=schedule.rate(step), shape="linear", why=why)
-
-    def _phase(self, optimization: Optimization, steps: int, first: int, origin: int) -> Phase:
-        """A whole schedule in this number of steps, as far as there is time."""
-        whole, epochs = optimization.epochs * self.per_epoch - origin, steps / self.per_epoch
-        time = f"{self.limit:g} s, of which all else takes {self.around:.0f},"
-        why = f"{time} buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
-        return phase_of(optimization, steps, first, origin, why)

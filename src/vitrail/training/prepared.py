@@ -25,6 +25,7 @@ from vitrail.data.sources import read
 from vitrail.errors import counted, some_of
 from vitrail.features.linear_probe import Probed
 from vitrail.model import Model
+from vitrail.model.familiar import FEWEST, MOST
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build_network as build_network
 from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guard, read_own
@@ -34,13 +35,13 @@ from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
 from vitrail.tasks import TASKS, Codec, Task, check_column, choose_task
 from vitrail.tasks.task import NUMBERED, Input, Objective, unit_of
+from vitrail.training.budget import Budget
 from vitrail.training.configuration.rare import loss_of, units_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
-from vitrail.training.optimizer import Budget
 
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on
@@ -196,8 +197,16 @@ class Prepared:
         chosen = held_out if self.settings.selected == "best" else 0
         last = final if initial is None else 2 * (chosen + final)  # probe and tuned network are compared, maybe twice
         last += len(self.calibrating[1]) if self.calibrates else 0
-        last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
+        last += held_out if self.model.output.settle is not None else 0
+        if self.model.background is not None:  # whose images are explained; and some of training are kept
+            last += 3 * len(self.model.background) + min(self.familiar, len(self.data))
         return last / held_out
+
+    @property
+    def familiar(self) -> int:
+        """How many training images a model knows at most: with a limit one for each second, since each is computed."""
+        limit = self.settings.optimization.max_time
+        return min(MOST, max(FEWEST, int(limit))) if limit else MOST
 
     def trial(self, optimization: Optimization, most: int | None = None) -> Batch:
         """A few samples to time a step, at most so many: a micro-batch, or a part of one."""

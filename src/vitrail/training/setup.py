@@ -21,7 +21,7 @@ from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.layout import Layout
 from vitrail.data.sources import format_of, is_named
 from vitrail.errors import DataError, Hint, UsageError, counted, some_of
-from vitrail.features.linear_probe import Probed, fit_probe
+from vitrail.features.linear_probe import Enough, Probed, fit_probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import Model, load
@@ -35,6 +35,7 @@ from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import TIMED_SECONDS, free_memory, pick_device, threads_set
 from vitrail.tasks import Task
+from vitrail.training.budget import TIMING, Budget
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.rare import loss_of
 from vitrail.training.configuration.request import Request
@@ -43,14 +44,14 @@ from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shorten
+from vitrail.training.report import verdict_passes
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, with_source
 from vitrail.training.transfer.student import teach, teacher_of
 from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
-STEPS_LEAST = 1 / 3  # of a limited time
 CHECK_SECONDS, CHECK_PART = 4.0, 0.05  # of a quick check of the data: seconds, and the part of a limited time
-EACH = 25  # training images for each output, with which a probe can be fitted
+EACH, HELD = 25, 100  # training images for each output, with which a probe can be fitted; and others that judge it
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
@@ -191,12 +192,15 @@ def time_steps(prepared: Prepared, settings: Settings, precision: str, note: Not
     """
     model, width = prepared.model, vars(image_config(settings.network) or settings.network)["width"]
     optimization, why = settings.optimization, list[str]()
+    most = TIMING * optimization.max_time or math.inf
 
     def trial() -> tuple[Execution, list[str], float]:
-        batch, pair = prepared.trial(optimization), prepared.trial(optimization, 2)
+        batch = prepared.trial(optimization)
+        pair = batch.only(torch.arange(len(batch)) < 2)
         prepared.listen(f"timing passes of {len(pair)} to {counted(len(batch), prepared.unit)}, forward and backward")
         rehearse(model, prepared.objective, batch, settings.own)
-        return pick_precision(settings.execution, precision, width, model.network, batch, pair, prepared.objective)
+        samples = batch, pair, prepared.objective
+        return pick_precision(settings.execution, precision, width, model.network, *samples, most)
 
     while (found := in_memory(trial, model.network)) is None:
         smaller = halve(optimization, 0)
@@ -206,25 +210,31 @@ def time_steps(prepared: Prepared, settings: Settings, precision: str, note: Not
     return replace(settings, optimization=optimization, execution=execution), seconds
 
 
-def probe_size(count: int, least: int, limit: float, spent: float, each: float, around: float) -> int:
-    """The training images of a probe under a time limit, of which a third is for steps; if that cannot be, none is.
+def probe_enough(budget: Budget, scored: int, least: int) -> Enough:
+    """Says when a probe under a time limit has read enough: when the rest of the run would have less than its part.
+
+    Each image that is read tells what the evaluations behind the last step take.
 
     Args:
-        count: All there are.
-        least: Fewer make no probe.
-        limit: Seconds of the run.
-        spent: Of these, so far.
-        each: Seconds of an image.
-        around: Images that are computed beside these, by evaluations.
+        budget: Learns it.
+        scored: Images of an evaluation.
+        least: Training images that a probe has in any case; and as many held-out ones, at most `HELD`.
     """
-    most = [int((limit * part - spent) / each - around) for part in (1 - STEPS_LEAST, 1.0)]
-    return min(count, next((fit for fit in most if fit >= least), least))
+    began = budget.elapsed()
+
+    def enough(unseen: int, known: int) -> bool:
+        each = (budget.elapsed() - began) / (unseen + known)
+        budget.scoring = each * scored
+        read = known >= least if known else unseen >= min(HELD, least)
+        return read and budget.free < (0 if known else least * each)
+
+    return enough
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
     """Give the network the head of a linear probe, and announce its accuracy; None where a dry run skips it.
 
-    Its time is estimated by one small batch, for many images or under a time limit.
+    Its time is estimated by one small batch, for many images. Under a time limit it reads as many as leave enough.
 
     Raises:
         UsageError: The time limit is too short for it.
@@ -237,8 +247,9 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
             raise UsageError(problem, Hint(drop=["probe"]))
         note(f"the task {task} has no linear probe: all layers are trained from the first step on")
         return None
-    count, others, each = len(prepared.data), len(prepared.validation), math.inf
-    if limit or count + others >= MANY:
+    held_out = prepared.seen.others(prepared.validation)
+    whole, images, each = len(prepared.data), len(prepared.data) + len(held_out), math.inf
+    if (dry or settings.fits_head or not limit) and (limit or images >= MANY):
         for _ in range(2):  # the first warms up, where that is quick
             start = time.perf_counter()
             batch = next(prepared.validation.in_order(FEW))
@@ -247,12 +258,8 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
             each = min(each, (time.perf_counter() - start) / max(1, len(batch)))
             if each * FEW > TIMED_SECONDS:
                 break
-    if limit and not settings.fits_head:
-        around = others + (1 + prepared.passes) * len(prepared.scored[1])
-        count = probe_size(count, EACH * output.outputs, limit, time.perf_counter() - request.began, each, around)
-    images = count + others
     expected = each * images if math.isfinite(each) else 0.0
-    need = time.perf_counter() - request.began + expected
+    need = request.seconds() + (expected if settings.fits_head else 0.0)  # else it reads what there is time for
     if limit and need > limit:
         problem = f"max_time {limit:g} s is too short for a probe of {images:,} images: about {need:.0f} s"
         raise UsageError(problem, Hint({"max_time": f"{math.ceil(need / 20)}m"}))
@@ -264,14 +271,14 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     prepared.listen(f"computing features{about} for a linear probe")
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
-        train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    whole = len(train)
-    if count < whole:
-        train = train.subset(np.unique(np.linspace(0, whole - 1, count).astype(np.int64)))
-        note(f"the probe has {count:,} of {whole:,} training images: more would take the time of steps, or all of it")
-    found = fit_probe(
-        network, output, train, prepared.seen.others(prepared.validation), loss_of(settings, prepared.dataset, True)
-    )
+        train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers, once=True)
+    budget = prepared.budget(request.seconds, verdict_passes(prepared, request.options.verdicts))
+    enough = None if budget is None else probe_enough(budget, len(prepared.scored[1]), EACH * output.outputs)
+    found = fit_probe(network, output, train, held_out, loss_of(settings, prepared.dataset, True), enough)
+    read = found.trained + found.images + len(train.loader.unreadable) + len(held_out.loader.unreadable)
+    if enough is not None and read < images:
+        few = f"{found.trained:,} of {whole:,} training images and {found.images:,} of {len(held_out):,} others"
+        note(f"the probe has {few}: more would take the time of steps")
     prepared.data.loader.learn(np.arange(whole), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"

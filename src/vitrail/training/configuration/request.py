@@ -101,6 +101,10 @@ class Request:
         object.__setattr__(self, "teacher_assume", check_assume(self.teacher_assume))
         object.__setattr__(self, "classes", check_names(self.classes))
 
+    def seconds(self) -> float:
+        """Seconds since the call."""
+        return time.perf_counter() - self.began
+
     @cached_property
     def overrides(self) -> dict[str, Any]:
         """All options that differ from their default, nested as the settings are; paths are absolute."""
