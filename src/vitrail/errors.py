@@ -427,7 +427,7 @@ def check_config(config: Any) -> None:
         raise UsageError(f"config must be that of a network, got {type(config).__name__}", "vitrail.ViTConfig()")
 
 
-def check_place(name: str, place: Any, count: int) -> int:
+def check_index(name: str, place: Any, count: int) -> int:
     """The place, from 0, of one of `count`; -1 is the last.
 
     Raises:

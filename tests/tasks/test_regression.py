@@ -238,7 +238,11 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     by_grey = json.loads((run / "evaluation.json").read_text())["by_mean_grey"]
     assert by_grey["images"] == len(true)
     assert all(row["r2"] < 0.1 for row in by_grey["numbers"]), "patterns are as bright as each other"
-    assert f"{by_grey['mean_absolute_error']:.3f}" in (run / "run.html").read_text()
+    page, better = (run / "run.html").read_text(), by_grey["mean_absolute_error"] < answer["mean_absolute_error"]
+    assert f"{by_grey['mean_absolute_error']:.3f}" in page
+    head = page.partition('class="facts"')[0]
+    assert f"{by_grey['mean_absolute_error']:.4g}" in head, "beside the figure of the model"
+    assert ("which is better" in head) == better
     (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
     assert [one["values"][name] for name in codec.names] == pytest.approx(found[0].tolist(), rel=1e-4)
     assert call("predict", run, tmp_path / "test0.png", "--out", tmp_path / "table.csv").code == 0

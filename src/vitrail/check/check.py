@@ -38,7 +38,7 @@ WITHOUT_MODEL = (
     "Recordings were looked for by names, folders and cameras. Of others only frames that are near copies are found; "
     "a model (--model) finds more."
 )
-ONLY_EXACT = "Images of strangers are as near as copies here, so only exact copies were looked for."
+ONLY_EXACT = "Unrelated images look as much alike as copies here, so only exact copies were looked for."
 
 
 @dataclass(frozen=True, eq=False)

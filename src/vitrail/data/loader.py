@@ -425,6 +425,7 @@ def open_loader(
     pin: bool = False,
     pictures: bool = False,
     progress: Callable[[int], None] = lambda done: None,
+    once: bool = False,
 ) -> Loader:
     """The loader that fits: files are resident when all pixels take at most `RESIDENT_BYTES`, streamed otherwise.
 
@@ -437,6 +438,7 @@ def open_loader(
         pin: Whether batches are pinned in memory, for a GPU.
         pictures: Whether images are known by their pictures, too; see `vitrail.data.pictures`.
         progress: Called with the number of images read at the start (resident only).
+        once: Whether some files are read, and once, so that none is decoded before it is asked for.
 
     Raises:
         DataError: A text has a token that the vocabulary does not know, or the inputs are of another kind.
@@ -450,7 +452,7 @@ def open_loader(
     if inputs.renewed:
         return RenewedLoader(inputs, input)
     size = len(inputs) * input.channels * input.size[0] * input.size[1]
-    if size * (LONGEST if whole else 1) <= RESIDENT_BYTES:
+    if size * (LONGEST if whole else 1) <= RESIDENT_BYTES and not (once and inputs.encoded):
         return load_resident(inputs, input, max(1, workers), progress, whole=whole, pin=pin, pictures=pictures)
     return StreamedLoader(inputs, input, workers, whole, pin, pictures)
 

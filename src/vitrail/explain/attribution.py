@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.arguments import typed
 from vitrail.data.images import open_image
-from vitrail.errors import UsageError, check_choice, check_option, check_place, some_of
+from vitrail.errors import UsageError, check_choice, check_index, check_option, some_of
 from vitrail.explain.target import Target
 from vitrail.io import plain, to_json, write_file
 from vitrail.model import Model
@@ -174,7 +174,7 @@ class Attribution:
 
     def __getitem__(self, image: int) -> "Attribution":
         """What it holds of one image, still as a batch: values (1, rows, columns)."""
-        index = check_place("image", image, len(self))
+        index = check_index("image", image, len(self))
         tensors = {name: each[index : index + 1] for name, each in vars(self).items() if isinstance(each, Tensor)}
         return replace(self, notes=(self.notes[index],), **tensors)
 
@@ -183,7 +183,7 @@ class Attribution:
         """Of a sequence model, what it holds of one generated token: values (b, rows, columns)."""
         if self.target.dim() < 2:
             raise UsageError("this attribution is of classes, and has no tokens", "attribution[0], of the first image")
-        index = check_place("index", index, self.target.shape[1])
+        index = check_index("index", index, self.target.shape[1])
         notes = tuple(tuple(note for note in each if note.startswith(f"token {index + 1}:")) for each in self.notes)
         values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
         return replace(self, values=values, target=target, logit=logit, notes=notes)

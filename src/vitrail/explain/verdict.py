@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from vitrail.arguments import check_kind, typed
 from vitrail.data.background import FEW
-from vitrail.errors import UsageError, check_place
+from vitrail.errors import UsageError, check_index
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, find_evidence, n_distinct
 from vitrail.explain.forward import Grid, WithGrid, check_explainable, with_grid
@@ -172,7 +172,7 @@ class Trust(ShortRepr):
 
     def view(self, image: int, name: str, among: str = "", sure: float | None = None) -> TrustView:
         """What a page shows of one image: words, numbers, and None for what is not known; see `sentence`."""
-        image = check_place("image", image, len(self.verdict))
+        image = check_index("image", image, len(self.verdict))
         values = {**vars(self), **vars(self.drops), **vars(self.evidence), "evidence": self.evidence.p}
         names = [each.name for each in fields(TrustView) if each.name in values]
         shown: dict[str, Any] = {each: _plain_of_image(values[each], image) for each in names}
@@ -187,7 +187,7 @@ class Trust(ShortRepr):
         behind it as `among`, such as " of the two" for a contrast. The answer may have been computed in another
         precision: `sure` is its probability, which stands beside the sentence.
         """
-        word = self.verdict[image := check_place("image", image, len(self.verdict))]
+        word = self.verdict[image := check_index("image", image, len(self.verdict))]
         if word == "cannot tell":
             return f"Cannot tell: {self.reason[image]}."
         drops = self.drops

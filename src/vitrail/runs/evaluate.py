@@ -17,10 +17,9 @@ from vitrail.arguments import typed
 from vitrail.data.batches import Batches
 from vitrail.data.columns import GROUP, TRAIN, Samples
 from vitrail.data.dataset import Split
-from vitrail.data.images import Images, what_to_try
+from vitrail.data.images import what_to_try
 from vitrail.data.layout import AS_FOUND, Layout
-from vitrail.data.loader import StreamedLoader, are_read, open_loader
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.loader import are_read, open_loader
 from vitrail.data.sources import Data, Reader, name_passed
 from vitrail.errors import DataError, counted
 from vitrail.io import evaluation_place, page_writer
@@ -298,11 +297,8 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None, *, on
         workers: Processes or threads that decode images; all processors but one when None.
         once: Whether some of them are read, and once, so that none is decoded before it is asked for.
     """
-    workers, inputs = max(1, processors() - 1) if workers is None else workers, samples.inputs
-    if once and isinstance(inputs, Images) and isinstance(model.input, Preprocessing) and inputs.encoded:
-        in_threads = 0 if model.device.type == "cpu" else workers  # each of which decodes what it computes
-        loader = StreamedLoader(inputs, model.input, in_threads, pictures=True)
-    else:
-        loader = open_loader(inputs, model.input, workers=workers, pictures=True)
+    workers = max(1, processors() - 1) if workers is None else workers
+    workers = 0 if once and model.device.type == "cpu" else workers  # each thread decodes what it computes
+    loader = open_loader(samples.inputs, model.input, workers=workers, pictures=True, once=once)
     learn_groups(loader, samples)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)

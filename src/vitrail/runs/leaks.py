@@ -30,7 +30,7 @@ WORDS = {
     "near": ("are near copies (saved again, resized or mirrored) of images that were trained on", "a near copy"),
 }
 """Of each tie: that images have it alone, and its name."""
-NOT_TOLD_APART = "Near copies of training images were not looked for: among these images strangers are as near."
+NOT_TOLD_APART = "Near copies of training images were not looked for: here unrelated images look as much alike."
 
 
 def _of_group(result: Result) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def figures_of(
         share, ends = held / len(sets[0]), wilson_interval(held, len(sets[0]))
         details["sets"] = {"coverage": COVERAGE, "value": share, "interval": list(ends), "mean_size": size}
         many = "class" if size == 1 else "classes"
-        what = f"sets of {percent_in_words(COVERAGE)} (of {number(size, 3)} {many} on average) hold the true class"
+        what = f"true class is in its set (made for {percent_in_words(COVERAGE)}; {number(size, 3)} {many} on average)"
         named.append(("", what, share, ends))
     for key, words, value, ends in named:
         details |= {key: {"value": value, "interval": list(ends)}} if key else {}

@@ -11,7 +11,7 @@ from torch import nn
 
 from vitrail.errors import counted
 from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, answers_in_rows
-from vitrail.text import number
+from vitrail.text import number, percent
 
 if TYPE_CHECKING:
     from vitrail.data.batches import Batch
@@ -123,7 +123,8 @@ def _within(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(row[key] if key == "name" else number(row[key]) for key in _HEADER)
+    shown = {"name": str, "inside": percent}
+    return tuple(shown.get(key, number)(row[key]) for key in _HEADER)
 
 
 def _words(names: Sequence[str], values: np.ndarray) -> str:

@@ -126,9 +126,10 @@ class Budget:
             optimization: Of the settings.
         """
         ruling = schedule.phases[-1]
-        if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, ruling.steps):
+        counted = min(COUNTED, max(LEAST, ruling.steps // 4), max(1, ruling.steps - 1))
+        if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, counted):
             return None  # the end, a step that is replayed, or too few of them are timed
-        local, counted = step - ruling.origin, min(COUNTED, max(LEAST, ruling.steps // 4))
+        local = step - ruling.origin
         if ruling.first == ruling.origin and ruling.shape != "linear" and local <= counted:
             if local < counted:
                 return None

@@ -96,7 +96,10 @@ def beside_grey(result: Result, model: Model, prepared: Prepared) -> Result:
     by_grey = evaluate_split(replace(model, network=line), split, thinned(batches))
     shown = f"{by_grey.metric.label} {by_grey.metric.shown(by_grey.value)} {by_grey.sentence}"
     details = {**result.details, "by_mean_grey": by_grey.details}
-    return replace(result, details=details, notes=(*result.notes, f"The mean grey value of an image alone: {shown}."))
+    better = ", which is better" * (by_grey.metric.rank(by_grey.value) > result.metric.rank(result.value))
+    lead = f"The mean grey value of an image alone reaches {by_grey.metric.shown(by_grey.value)}{better}."
+    about, note = (result.about[0], f"{result.about[1]} {lead}"), f"The mean grey value of an image alone: {shown}."
+    return replace(result, details=details, about=about, notes=(*result.notes, note))
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class Chosen:
             words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
             won = Gain(**{name: value for name, value in choice.items() if name != "split"})
-            words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
+            words.append(f"It was chosen on {choice['split']}: {choice_words(won, self.model.output.is_wrong)}.")
         if split == REPORT:
             clean, whole = self.halves[REPORT], sum(self.halves.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that decided nothing.")
@@ -182,7 +185,7 @@ def choose_model(journal: Journal, state: State) -> Chosen:
             kept = TUNED if won.better else PROBE
             found["choice"] = {"split": split.split, **vars(won)}
             which = "the tuned network" if kept == TUNED else "the probe"
-            log(f"{which} is kept: on {split.split}, where that is chosen, {choice_words(won)}")
+            log(f"{which} is kept: on {split.split}, where that is chosen, {choice_words(won, model.output.is_wrong)}")
     if settings.initial is not None:
         found["kept"] = facts["kept"] = kept
     if kept == PROBE:  # which no epoch has changed
@@ -284,9 +287,10 @@ def gain_of(results: Mapping[str, Result], is_wrong: bool) -> Gain | None:
     return gain(before, after, is_wrong) if len(before) == len(after) > 0 else None
 
 
-def choice_words(won: Gain) -> str:
-    """A sentence on the counts by which the network was chosen."""
-    by = "a tie keeps the probe" if won.difference == 0 else "the better one is kept"
+def choice_words(won: Gain, is_wrong: bool) -> str:
+    """A sentence on the counts by which the network was chosen, or on the mean error, which then decides."""
+    better = "the better one is kept" if is_wrong else "the one whose mean error is smaller is kept"
+    by = "a tie keeps the probe" if won.difference == 0 else better
     close = "" if won.significant else f"; the 95 % interval includes 0: not significant, and {by}"
     return f"tuning won {won.won} and lost {won.lost} of {counted(won.images, 'image')}{close}"
 

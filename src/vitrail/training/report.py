@@ -39,6 +39,7 @@ from vitrail.training.prepared import Prepared, shorten, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
+LONG_FACT = 60  # characters of the names of outputs, from which on their number is shown instead
 MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
 
@@ -126,7 +127,9 @@ def write_page(
     task, model, level = prepared.model.task, prepared.model, None
     probed = folder.path / "probe.json"
     if task.metric.fraction and model.output.is_wrong and probed.is_file():  # else its score is another figure
-        level = read_json(probed, other_out(folder.path))["accuracy"]
+        found = read_json(probed, other_out(folder.path))
+        some = "all" if found["images"] >= len(prepared.validation) else f"{found['images']:,}"
+        level = f"linear probe ({some} of validation)", found["accuracy"]
     settings, row = settings_to_dict(prepared.settings), format_of(prepared.settings.data)
     if row is None or not row.made:
         del settings["counts"]  # of samples that are generated
@@ -144,7 +147,7 @@ def write_page(
         fraction=task.metric.fraction,
         curves=[*curves, (prepared.scored_words, f"validation_{task.metric.key}")],
         scored=prepared.scored_words,
-        level=None if level is None else ("linear probe (all of validation)", level),
+        level=level,
         sides=sides,
         verdicts=verdicts,
         about=about,
@@ -200,7 +203,7 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in prepared.dataset.splits.items())
     facts = [
         (f"{prepared.unit}s", sizes),
-        (name, str(prepared.model.output.outputs) if name == "classes" else holds),
+        (name, str(prepared.model.output.outputs) if name == "classes" or len(holds) > LONG_FACT else holds),
         ("recipe", settings.recipe),
         ("network", f"{count:,} parameters, {_shape(settings)}"),
     ]

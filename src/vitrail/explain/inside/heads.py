@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from vitrail.errors import UsageError, check_count, check_option, check_place
+from vitrail.errors import UsageError, check_count, check_index, check_option
 from vitrail.explain.attribution import explaining
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.target import Target, choose_target
@@ -141,7 +141,7 @@ class HeadSources(ShortRepr):
             count: How many heads and sources.
         """
         check_count("count", count, 3)
-        fractions = self.fraction[check_place("image", image, len(self.fraction))].flatten()
+        fractions = self.fraction[check_index("image", image, len(self.fraction))].flatten()
         sentences = []
         for index in fractions.abs().topk(min(count, len(fractions))).indices.tolist():
             head, source = divmod(index, self.fraction.shape[2])

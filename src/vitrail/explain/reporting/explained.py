@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitrail.arguments import typed
 from vitrail.data.images import NamedImage
-from vitrail.errors import UsageError, check_place
+from vitrail.errors import UsageError, check_index
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
 from vitrail.explain.forward import Gridded
@@ -92,7 +92,7 @@ class ExplainedImage:
         Raises:
             UsageError: It has no attribution of this number, or no map, since it holds no evidence.
         """
-        view = self.view.attributions[check_place("number", number, len(self.view.attributions))]
+        view = self.view.attributions[check_index("number", number, len(self.view.attributions))]
         if not view.values.size:
             raise UsageError(f"{self.name} has no map, since it holds no evidence", "full=True, which makes all maps")
         return overlay_of(view, self.view)

@@ -25,7 +25,7 @@ from vitrail.arguments import typed
 from vitrail.data.columns import Samples
 from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.data.sources import Items, format_of, is_passed, read_images
-from vitrail.errors import DataError, Hint, UsageError, check_place, counted
+from vitrail.errors import DataError, Hint, UsageError, check_index, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches
 from vitrail.explain.reporting.known_masks import known_mask
@@ -109,7 +109,7 @@ class Report(Sequence[ExplainedImage]):
 
     def __getitem__(self, number: Any) -> Any:
         """One of the images, or several as a tuple; raises PlaceError, an `IndexError`, where there is none."""
-        return self.images[number if isinstance(number, slice) else check_place("number", number, len(self))]
+        return self.images[number if isinstance(number, slice) else check_index("number", number, len(self))]
 
     @property
     def rates(self) -> tuple[Rates, ...]:
