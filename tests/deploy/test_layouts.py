@@ -323,7 +323,8 @@ def test_the_card_says_how_it_is_used_and_that_works(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of(reads=replace(READS, centre="even"))
-    made = WRITE[target](replace(model, loaded_from=str(tmp_path)), tmp_path / "out")
+    facts = {**model.facts, "data": str(tmp_path / "bees"), "unpickled": f"cached in {tmp_path}"}
+    made = WRITE[target](replace(model, loaded_from=str(tmp_path), facts=facts), tmp_path / "out")
     card = (made.folder / "README.md").read_text()
     assert f"library_name: {target}\n" in card
     assert "license: mit\n" in card

@@ -38,7 +38,7 @@ from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, card_of, s
 from vitrail.model.saving import TIMM, UNPICKLED
 from vitrail.nn import ViT, names_of
 from vitrail.runtime import whole_fp32
-from vitrail.text import number
+from vitrail.text import number, short_paths
 from vitrail.weights import native, timm_misfit
 from vitrail.weights.convert import QUIET, redraw
 from vitrail.weights.places import KEY
@@ -327,8 +327,9 @@ def _check(name: str, target: Target, model: Model) -> None:
 
 
 def _bare(model: Model) -> Model:
-    """The model on the CPU without training images, and without facts that hold for this disk or another layout."""
-    facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
+    """The model on the CPU without training images, and without facts and folders that hold for this disk alone."""
+    known = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
+    facts = {name: short_paths(fact) if isinstance(fact, str) else fact for name, fact in known.items()}
     network = model.network if model.device.type == "cpu" else copy.deepcopy(model.network).cpu()
     return replace(model, network=network, facts=facts, background=None, composites={}, familiar=None)
 
