@@ -146,3 +146,29 @@ def test_a_trial_of_bf16_ends_when_it_is_decided(fp32: float, bf16: float, asked
     assert time_bf16(seconds, 64) == pytest.approx((64 * fp32, 64 * bf16))
     assert counts == asked
     assert time_bf16(seconds, 1) == pytest.approx((fp32, bf16)), "a single sample"
+
+
+def test_where_all_samples_take_too_long_two_are_timed_three_times() -> None:
+    """One of these looks is disturbed by others, and does not decide; without a limit all are timed."""
+    counts: list[int] = []
+
+    def seconds(precision: str, count: int) -> float:
+        counts.append(count)
+        return count * {"fp32": 0.2, "bf16": 0.4 if len(counts) == 2 else 0.1}[precision]
+
+    assert time_bf16(seconds, 64, most=6.0) == pytest.approx((12.8, 6.4))
+    assert counts == [2] * 6
+    counts.clear()
+    assert time_bf16(lambda precision, count: seconds("fp32", count), 64, most=20.0) == pytest.approx((12.8, 12.8))
+    assert 64 in counts
+
+
+def test_a_slow_fp32_is_not_timed_with_all_samples() -> None:
+    counts: list[tuple[str, int]] = []
+
+    def seconds(precision: str, count: int) -> float:
+        counts.append((precision, count))
+        return count * {"fp32": 0.05, "bf16": 0.01}[precision]
+
+    assert time_bf16(seconds, 64) == pytest.approx((3.2, 0.64))
+    assert counts == [("fp32", 2), ("bf16", 2), ("bf16", 64)]

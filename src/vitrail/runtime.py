@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +143,7 @@ def time_bf16(
     """Seconds of a pass over `count` samples in fp32 and in bf16, timed in turn until it is decided which to take.
 
     Two samples come first: where one of both takes twice as long for these, and would take long for all, it is not
-    timed again; nor is the other, where it would take too long itself.
+    timed again. Where both would take too long, these two are timed three times, and decide.
 
     Args:
         seconds: Times a pass over so many samples, in either precision.
@@ -151,9 +151,16 @@ def time_bf16(
         most: Seconds of a pass that are too long.
     """
     few = min(2, count)
-    full, half = (seconds(precision, few) * count / few for precision in ("fp32", "bf16"))
-    if half > max(TIMED_SECONDS, DECIDED * full) or min(full, half) > most:
+
+    def by_few(before: Sequence[float] = (math.inf, math.inf)) -> tuple[float, float]:
+        now = [seconds(precision, few) * count / few for precision in ("fp32", "bf16")]
+        return min(before[0], now[0]), min(before[1], now[1])
+
+    full, half = by_few()
+    if half > max(TIMED_SECONDS, DECIDED * full):
         return full, half
+    if min(full, half) > most:  # one look at two samples may be chance, where others use the processor
+        return by_few(by_few((full, half)))
     if full > max(TIMED_SECONDS, DECIDED * BF16_LEAST_GAIN * half):
         gain, half = full / half, seconds("bf16", count)
         return gain * half, half

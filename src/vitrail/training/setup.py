@@ -277,7 +277,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     found = fit_probe(network, output, train, held_out, loss_of(settings, prepared.dataset, True), enough)
     read = found.trained + found.images + len(train.loader.unreadable) + len(held_out.loader.unreadable)
     if enough is not None and read < images:
-        few = f"{found.trained:,} of {whole:,} training images and {found.images:,} of {len(held_out):,} others"
+        few = f"{found.trained:,} of {whole:,} training images and {found.images:,} of {len(held_out):,} held-out ones"
         note(f"the probe has {few}: more would take the time of steps")
     prepared.data.loader.learn(np.arange(whole), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
