@@ -120,6 +120,7 @@ LONG = (  # the same of other verbs
     "vitrail.explain.reporting.job.explain_all",
     "vitrail.cli.doctor.sanity_check",
     "vitrail.cli.doctor.examine",
+    "vitrail.cli.export.export",
 )
 REQUESTS = [f"vitrail.cli.train.{name}" for name in ("train", "distill", "plan_training")]
 

@@ -40,7 +40,7 @@ from vitrail.errors import (
 from vitrail.io import check_new, check_table, check_writable, evaluation_place, neighbours_place, page_at
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
-from vitrail.weights.places import check_model, is_foreign, stated_by
+from vitrail.weights.places import check_model, is_foreign, is_onnx, stated_by
 
 
 def is_first() -> bool:
@@ -103,6 +103,14 @@ def check_class(options: Any, argument: str, word: str) -> None:
             raise no_such_name(word, output[kind], kind, argument)
         if argument == "contrast" and canonical(word) == canonical(options.target or ""):
             raise same_contrast(word, output[kind])
+
+
+def check_run(options: Any, name: str) -> None:
+    """Refuse a model that is not there, and for what looks into a network an export."""
+    check_model(name)
+    if is_onnx(name) and not isinstance(options, args.Predict | args.Evaluate):
+        problem = f"{name} is an export, which only answers: there is no network to look into or to train"
+        raise UsageError(problem, "the run or weights that it was made from; or vitrail predict and evaluate")
 
 
 def check_promise(options: Any, coverage: float) -> None:
@@ -176,9 +184,7 @@ NAMES = "data", "inputs", "images"  # options that name data
 KINDS = {"classes", "labels", "numbers"}  # under which a model of ours states the names of its outputs
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
 CHECKS: dict[str, Callable[[Any], object]] = {
-    "run": check_model,
     "teacher": located("the teacher")(check_model),
-    "model": check_model,
     "init": lambda name: name == "auto" or check_model(name, Hint({"init": "auto"})),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
@@ -209,6 +215,7 @@ def refuse_at_once(options: Any) -> None:
         "data": partial(check_samples if isinstance(options, args.Launch | args.Data) else check_inputs, options),
         **dict.fromkeys(("inputs", "images"), partial(check_inputs, options)),
         **{name: partial(check_class, options, name) for name in ("target", "contrast")},
+        **dict.fromkeys(("run", "model"), partial(check_run, options)),
         "coverage": partial(check_promise, options),
         "out": partial(check_written, options),
         "recipe": partial(check_recipe, options),

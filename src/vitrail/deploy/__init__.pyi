@@ -1,1 +1,0 @@
-from .export import Exported as Exported, export as export
