@@ -401,9 +401,9 @@ class Export(WeightsOptions):
     Example: vitrail export runs/latest --to onnx
 
     Attributes:
-        to: onnx.
-        out: The file (.onnx); default: export/model.onnx in the run, or here.
-        size: Size of the images that the file takes, in pixels; default: the model's own. any leaves it open.
+        to: onnx; or a library that gets a folder in its own layout: transformers, timm, torchvision.
+        out: The file (.onnx) or the folder; default: export/model.onnx or export/LIBRARY in the run, or here.
+        size: Size of the images, in pixels; default: the model's own. any leaves it open, in ONNX.
         check: Images that it is proved with: a file, a folder, a list, a named set; default: those of the run, else
             drawn ones.
         weights: How numbers are stored: fp16 takes half of the bytes, int8 a quarter; they are computed in fp32, and
@@ -412,7 +412,7 @@ class Export(WeightsOptions):
     """
 
     run: str = positional(help=RUN)
-    to: Literal["onnx"] = option(MISSING)
+    to: Literal["onnx", "transformers", "timm", "torchvision"] = option(MISSING)
     out: Path | None = option(example="model.onnx")
     size: int | tuple[int, int] | Literal["any"] | None = option(metavar=f"{SIDES}|any", least=1)
     check: str | None = option(metavar="IMAGES")

@@ -23,7 +23,8 @@ def run(options: Export, command: str) -> int:
     print_table([(name, byte_size(size)) for name, size in found.files.items()])
     print_table(list(found.runtimes.items()))
     alike = f"{counted(found.images, 'image')} ({found.of}): {counted(found.flips, 'answer differs', 'answers differ')}"
-    print_line(f"{alike}; largest gap of an output {found.gap:.1e} of the largest")
+    if found.gap is not None:
+        print_line(f"{alike}; largest gap of an output {found.gap:.1e} of the largest")
     if found.changed is not None:
         changed, count = found.changed
         ends = wilson_interval(changed, count)[1]

@@ -9,8 +9,7 @@ failed, its name ends in `.failed`.
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from torch import nn
 
 from vitrail.arguments import typed
 from vitrail.data.images import Images
+from vitrail.deploy.layouts import write_native
 from vitrail.deploy.onnx import OPSET, RUNTIMES, Weights, build, contract_of, store, stored_network, to_bytes
 from vitrail.deploy.positions import for_any_size
 from vitrail.deploy.proof import count_changes, images_for, prove_file, time_file
@@ -29,7 +29,7 @@ from vitrail.model.onnx_file import open_onnx
 from vitrail.nn import ViT
 from vitrail.runs.data import run_of
 
-Target = Literal["onnx"]
+Target = Literal["onnx", "transformers", "timm", "torchvision"]
 ENDING, FAILED = ".onnx", ".failed"
 READERS = {"predict.py": "predict.py.txt", "predict.js": "predict.js"}  # beside the file, by their names here
 COUNTED, ENOUGH = 2000, 1000  # images by which fewer bits are judged, at most; from which on these are enough
@@ -42,9 +42,10 @@ class Exported:
 
     Attributes:
         target: The runtime or library.
-        file: What was written.
+        file: What was written; of a library its folder.
         files: Bytes of each file by its path.
-        gap: The largest difference of an output from the model's, relative to the largest output.
+        gap: The largest difference of an output from the model's, relative to the largest output; None where nothing
+            was run.
         flips: Of how many images the answer differs.
         images: How many were answered.
         of: What images they are.
@@ -59,15 +60,15 @@ class Exported:
     target: str
     file: Path
     files: Mapping[str, int]
-    gap: float
+    gap: float | None
     flips: int
     images: int
     of: str
     runtimes: Mapping[str, str]
-    weights: str
-    changed: tuple[int, int] | None
-    milliseconds: float | None
-    seconds: float
+    weights: str = "fp32"
+    changed: tuple[int, int] | None = None
+    milliseconds: float | None = None
+    seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,16 +86,18 @@ def export(
     weights: Weights = "fp32",
     check: str | Path | None = None,
 ) -> Exported:
-    """Write a model for another runtime, and see that it answers alike there.
+    """Write a model for another runtime or library, and see that it answers alike there.
 
     Args:
         model: What `vitrail.load` opens, or a model.
-        to: The runtime: "onnx" writes one file, and beside it predict.py and predict.js, which read it without vitrail.
-        out: The file; in a run `export/model.onnx`, else `model.onnx` in the folder `export` here.
-        size: Height and width of the images in pixels, the model's own when None; "any" leaves both open, for the
-            readers and for who resizes otherwise: whatever patches divide.
-        weights: How numbers are stored; they are computed in fp32 anyhow.
-        check: Images to prove it with: a file, a folder, a list, a named set; those of the run when None, else drawn.
+        to: "onnx" writes one file, and beside it predict.py and predict.js, which read it without vitrail. A library
+            gets a folder in its own layout: "transformers", "timm", "torchvision".
+        out: The file (.onnx) or the folder; in a run `export/model.onnx` or `export/transformers`, else the same here.
+        size: Height and width of the images in pixels, the model's own when None; to ONNX "any" leaves both open, for
+            the readers and for who resizes otherwise: whatever patches divide.
+        weights: To ONNX: how numbers are stored; they are computed in fp32 anyhow.
+        check: To ONNX: images to prove it with: a file, a folder, a list, a named set; those of the run when None, else
+            drawn ones.
 
     Returns:
         What was written, and what it was seen to do.
@@ -102,21 +105,39 @@ def export(
     Raises:
         UsageError: What is asked for cannot be written, or a runtime is not installed.
         DataError: The model or the images cannot be read.
-        RunError: The file does not answer as the model does; it is called `.failed`.
+        RunError: What was written does not answer as the model does; an ONNX file is called `.failed` then.
     """
     check_choice("to", to, Target)
     check_choice("weights", weights, Weights)
+    for name, value, usual in (("size", size, None), ("weights", weights, "fp32"), ("check", check, None)):
+        if to != "onnx" and value != usual and not isinstance(value, tuple):
+            raise UsageError(f"{name}={value} is for ONNX, and this goes to {to}", Hint(drop=[name]))
     began = time.perf_counter()
     model = open_first(model, "export('runs/latest')")
-    file = _place(model, out)
-    check_writable(file)
-    contract_of(model)  # refuses what has no reader, before anything is computed
+    place = _place(model, to, out)
+    check_writable(place)
     model = resize_model(model, size) if isinstance(size, tuple) else model
+    found = _to_onnx(model, place, size == "any", weights, check) if to == "onnx" else _to_library(model, to, place)
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _to_library(model: Model, to: str, folder: Path) -> Exported:
+    """In the layout of another library; see `layouts`."""
+    found = write_native(model, to, folder)
+    opened = {f"{found.opened_by or to}, {found.kind}": "answered alike" if found.opened_by else "not installed"}
+    files = {str(folder / name): size for name, size in found.files.items()}
+    images = 0 if found.gap is None else 2
+    return Exported(to, folder, files, found.gap, 0, images, "drawn images", opened, notes=found.notes)
+
+
+def _to_onnx(model: Model, file: Path, any_size: bool, weights: Weights, check: str | Path | None) -> Exported:
+    """As one file with its readers beside it; see `onnx` and `proof`."""
+    contract_of(model)  # refuses what has no reader, before anything is computed
     model.network.to("cpu")
     network, (images, of) = stored_network(model, weights), images_for(model, check)
     changed = None if weights == "fp32" else _judge(model, network, images, of, weights)
-    contract, traced = contract_of(model, weights, any_size=size == "any"), network
-    if size == "any":
+    contract, traced = contract_of(model, weights, any_size=any_size), network
+    if any_size:
         if not isinstance(network, ViT):
             raise UsageError(f"only a ViT takes any size, not {type(network).__name__}", Hint(drop=["size"]))
         traced = for_any_size(network)
@@ -130,23 +151,12 @@ def export(
     if proven.faults:
         problem = f"{unproven} does not answer as the model does: {'; '.join(proven.faults[:3])}"
         raise RunError(problem, "report it with these lines; no other file was written")
-    milliseconds = time_file(unproven, model.preprocessing.size, model.preprocessing.channels)
+    took = time_file(unproven, model.preprocessing.size, model.preprocessing.channels)
     unproven.replace(file)
-    return Exported(
-        target=to,
-        file=file,
-        files={str(each): each.stat().st_size for each in (file, *map(file.with_name, READERS))},
-        gap=proven.gap,
-        flips=proven.flips,
-        images=proven.images,
-        of=proven.of,
-        runtimes=proven.runtimes,
-        weights=weights,
-        changed=changed,
-        milliseconds=milliseconds,
-        seconds=time.perf_counter() - began,
-        notes=(f"opset {OPSET}, for {RUNTIMES}; no training image is in it",),
-    )
+    files = {str(each): each.stat().st_size for each in (file, *map(file.with_name, READERS))}
+    notes = (f"opset {OPSET}, for {RUNTIMES}; no training image is in it",)
+    seen = proven.gap, proven.flips, proven.images, proven.of, proven.runtimes
+    return Exported("onnx", file, files, *seen, weights, changed, took, notes=notes)
 
 
 def _judge(model: Model, network: nn.Module, images: Images | None, of: str, weights: Weights) -> tuple[int, int]:
@@ -162,20 +172,22 @@ def _judge(model: Model, network: nn.Module, images: Images | None, of: str, wei
     return changed, count
 
 
-def _place(model: Model, out: str | Path | None) -> Path:
-    """The file that is written.
+def _place(model: Model, to: str, out: str | Path | None) -> Path:
+    """The file or folder that is written.
 
     Raises:
-        UsageError: It has another ending, or is there and is no export.
+        UsageError: The file has another ending, or is there and is no export.
     """
-    run = run_of(model)
-    folder = run.path / "export" if (run.path / "config.yaml").is_file() else Path("export")
-    file = Path(out) if out is not None else folder / f"model{ENDING}"
-    if file.suffix != ENDING:
-        raise UsageError(f"an ONNX file ends in {ENDING}, got {file}", Hint({"out": str(file.with_suffix(ENDING))}))
-    if file.exists():
-        with suppress(DataError):
-            open_onnx(file)
-            return file
-        raise UsageError(f"{file} exists, and is no export of vitrail", other_out(file))
-    return file
+    run, name = run_of(model), f"model{ENDING}" if to == "onnx" else to
+    inside = run.path if (run.path / "config.yaml").is_file() else Path()
+    place = Path(out) if out is not None else inside / "export" / name
+    if to != "onnx":
+        return place
+    if place.suffix != ENDING:
+        raise UsageError(f"an ONNX file ends in {ENDING}, got {place}", Hint({"out": str(place.with_suffix(ENDING))}))
+    if place.exists():
+        try:
+            open_onnx(place)
+        except DataError as error:
+            raise UsageError(f"{place} exists, and is no export of vitrail", other_out(place)) from error
+    return place

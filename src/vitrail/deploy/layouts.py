@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,10 +71,6 @@ class NativeFolder:
     opened_by: str
     gap: float | None
     notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return {**asdict(self), "folder": str(self.folder), "files": dict(self.files), "notes": list(self.notes)}
 
 
 class OpenedFolder(NamedTuple):
