@@ -222,6 +222,16 @@ def test_values_that_use_only_some_of_16_bits(kind: str, bits: int, tmp_path: Pa
             convert_mode(image, 1, bits=8)
 
 
+def test_a_portable_grey_map_of_16_bits_is_grey_of_16_bits() -> None:
+    """Pillow opens it as mode I, from a tile of 16 bits: these are no colours, and no value wraps round."""
+    values = np.array([[0, 4095, 65535, 3000]], dtype=">u2")
+    image = open_image(b"P5\n4 1\n65535\n" + values.tobytes())
+    np.testing.assert_array_equal(np.asarray(convert_mode(image, 1)), np.rint(values / 257))
+    with must_raise(DataError, "16 bits") as caught:
+        convert_mode(image, 1, bits=12)
+    assert caught.value.hint.flags == {"bits": 16}
+
+
 def test_16_bits_that_need_no_statement(tmp_path: Path) -> None:
     black = through_file(Image.fromarray(np.zeros((4, 4), np.uint16)), tmp_path, "png")
     assert (bits_of(black), np.asarray(convert_mode(black, 1)).max()) == (0, 0)

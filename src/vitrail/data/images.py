@@ -92,7 +92,7 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
                 raise Image.DecompressionBombError
             if least is not None:
                 image.draft(None, (least, least))  # of JPEG alone
-            deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in SIXTEEN_BIT
+            deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in ("I", *SIXTEEN_BIT)
             image.load()
             refusal, turned = _refusal(image), upright(image)
             turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
@@ -249,8 +249,9 @@ def convert_mode(
         raise DataError(f"an image {refusal}", _READABLE)
     if problem := _misread(image, bits):
         deep = image.info.get(DEEP, False)
+        used = 16 if deep else bits_of(image)
         dark = "if it is dark; else the same image in 8 bits" if deep else "or 16 if it is a dark image of 16 bits"
-        raise DataError(f"an image {problem}", Hint({"bits": 16 if deep else bits_of(image)}, text=dark))
+        raise DataError(f"an image {problem}", Hint({"bits": used}, text=dark if deep or used < 16 else ""))
     if image.mode == "I" or image.mode in SIXTEEN_BIT:
         most = 2 ** (bits or 16) - 1
         image = Image.fromarray(((np.asarray(image).astype(np.int64) * 510 + most) // (2 * most)).astype(np.uint8))

@@ -42,8 +42,9 @@ SECONDS = 600  # after which a reader is given up
 DRAWN = "drawn images, since no others are at hand (--check DIR names some)"
 NODE = "onnxruntime-node", "onnxruntime-web"  # of which one, and sharp
 FIND = """
-const [reader, ...names] = process.argv.slice(1), { resolve } = require("module").createRequire(reader);
-const has = (name) => { try { return resolve(name) } catch { return "" } };
+const [reader, ...names] = process.argv.slice(1), { resolve } = require;
+const paths = [require("path").dirname(reader), process.cwd()];
+const has = (name) => { try { return resolve(name, { paths }) } catch { return "" } };
 console.log(has("sharp") ? names.find(has) ?? "" : "");
 """
 
