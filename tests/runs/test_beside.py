@@ -135,7 +135,7 @@ def test_a_run_knows_its_evaluation_and_what_it_was_trained_on(model: Model, see
         known = RunKnowledge(replace(model, loaded_from=str(path)))
         assert [known.beside(each, [("a", 0.6)]).learnt for each in (*prints, "")] == [True, False, False]
         found = known.beside(prints[0], [("a", 0.6)], 2.0)
-        assert found == BesideView(prints[0], 2.0, sureness(stored(run), 0.6, Run(run).facts.get("halves")), True)
+        assert found == BesideView(prints[0], 2.0, sureness(stored(run), 0.6, Run(run).facts.get("parts")), True)
         assert found.sureness is not None
         assert known.beside("", []) == BesideView()
     evaluation = stored(run)

@@ -354,12 +354,12 @@ def test_the_probe_is_the_best_head_and_the_better_network_is_kept(tuned: tuple[
     assert probed["accuracy"] == pytest.approx(errors.mean() if case is NUMBERS else (errors == 0).mean(), abs=1e-5)
     choice, model = found["choice"], vitrail.load(run, task=case.task)
     assert found["kept"] == ("tuned" if choice["difference"] > 0 else "probe") == "tuned"
-    halves = json.loads((run / "data.json").read_text())["halves"]
-    assert choice["images"] == halves["select"]
+    parts = json.loads((run / "data.json").read_text())["parts"]
+    assert choice["images"] == parts["select"]
     better = errors - case.wrong(case.outputs(model, "validation"), held_out)
     images = {vitrail.evaluate(model, split=half, reader=case.reader).count for half in ("select", "report")}
-    assert sum(halves.values()) == len(errors)
-    assert images == {*halves.values()}
+    assert sum(parts.values()) == len(errors)
+    assert images == {*parts.values()}
     assert better.mean() > 0  # on all of validation, too
     assert choice["interval"][0] < choice["difference"] < choice["interval"][1]
     assert f"{choice['won']} and lost {choice['lost']}" in (run / "log.txt").read_text()

@@ -83,11 +83,11 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     found = json.loads((folder / "evaluation.json").read_text())
     probed, gain = found["probe"], found["tuned"]
     assert probed == json.loads((folder / "probe.json").read_text())
-    choice, halves = found["choice"], json.loads((folder / "data.json").read_text())["halves"]
+    choice, parts = found["choice"], json.loads((folder / "data.json").read_text())["parts"]
     assert found["kept"] == ("tuned" if choice["won"] > choice["lost"] else "probe")
-    assert (choice["split"], choice["images"]) == ("select", halves["select"])
+    assert (choice["split"], choice["images"]) == ("select", parts["select"])
     assert (found["split"], gain["split"], gain["images"]) == ("test", "test", 359)
-    assert halves["select"] + halves["report"] == probed["images"]
+    assert parts["select"] + parts["report"] == probed["images"]
     assert probed["trained"] + probed["images"] == 1438
     assert probed["accuracy"] > 0.5  # of ten classes, on features of random weights
     model, start = vitrail.load(folder), vitrail.load(folder / "probe")
@@ -118,21 +118,21 @@ def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
 def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where() -> None:
     """The clean half beside all of validation; without a test split."""
     found = json.loads((tuned() / "evaluation.json").read_text())
-    halves, model, choice = {"select": 77, "report": 76}, vitrail.load(tuned()), found.pop("choice")
+    parts, model, choice = {"select": 77, "report": 76}, vitrail.load(tuned()), found.pop("choice")
     accuracy = percent(found["probe"]["accuracy"])
     for kept, named in (("tuned", f"epoch {found['best']['epoch']}"), ("probe", "probe")):
-        words = Chosen(model, {}, {**found, "kept": kept}, halves).words("report")
+        words = Chosen(model, {}, {**found, "kept": kept}, parts).words("report")
         first, second, third = words.split(". ", 2)
         assert named in first
         assert "76 of 153" in second
         assert accuracy in third
         assert "153" in third
         assert "77" in third
-        assert Chosen(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
+        assert Chosen(model, {}, {**found, "kept": kept}, parts).words("test") == f"{first}."
     for won, lost in ((5, 5), (3, 1), (50, 1)):
         gain = added(won, lost, 100)
         chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
-        said = Chosen(model, {}, chosen, halves).words("test").removeprefix(first)
+        said = Chosen(model, {}, chosen, parts).words("test").removeprefix(first)
         assert figures(said)[:3] == [str(won), str(lost), "100"]
         assert ("not significant" in said) != gain.significant
     assert Chosen(model, {}, {}, None).words("test") == ""
@@ -148,7 +148,7 @@ def test_what_is_to_be_kept_is_kept(keep: str, tmp_path: Path) -> None:
     assert found["kept"] == finished.model.facts["kept"] == keep
     assert found["tuned"]["images"] == 359
     assert not {"chosen_on", "choice", "best"} & found.keys()
-    assert "halves" not in json.loads(data.read_text())
+    assert "parts" not in json.loads(data.read_text())
     probe = vitrail.load(tmp_path / "run" / "probe").network.state_dict()
     same = all(torch.equal(each, probe[name]) for name, each in finished.model.network.state_dict().items())
     assert same == (keep == "probe")

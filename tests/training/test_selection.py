@@ -157,10 +157,10 @@ def badge_of(page: str) -> list[str]:
     return figures(words)
 
 
-def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
+def test_a_run_that_chooses_is_judged_on_the_other_half(tmp_path: Path) -> None:
     found, data = stored(patient()), json.loads((patient() / "data.json").read_text())
-    assert (found["split"], found["images"]) == ("report", data["halves"]["report"])
-    assert found["chosen_on"] == {"split": "select", "images": data["halves"]["select"]}
+    assert (found["split"], found["images"]) == ("report", data["parts"]["report"])
+    assert found["chosen_on"] == {"split": "select", "images": data["parts"]["select"]}
     history = rows(patient())
     best = best_of(history, ACCURACY)
     assert best is not None
@@ -172,9 +172,12 @@ def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     page = (patient() / "run.html").read_text()
     assert f"after epoch {best['epoch']}, " in page
     assert badge_of(page) == [str(len(history)), "30"], "epochs, of those that were wanted"
-    assert f"{found['images']} of {sum(data['halves'].values())} " in page
+    assert f"{found['images']} of {sum(data['parts'].values())} " in page
     assert vitrail.evaluate(patient()).to_dict().items() <= found.items()
-    assert len(on_select.ids) == data["halves"]["select"]
+    assert len(on_select.ids) == data["parts"]["select"]
+    older = shutil.copytree(patient(), tmp_path / "older")
+    (older / "data.json").write_text(json.dumps({"halves": data["parts"]} | {k: data[k] for k in data if k != "parts"}))
+    assert vitrail.evaluate(older).to_dict().items() <= found.items(), "of a run that calls them halves"
     assert on_select.notes
     assert vitrail.evaluate(patient(), split="validation").notes
     assert not vitrail.evaluate(patient()).notes
@@ -216,7 +219,7 @@ def test_a_set_too_small_to_cut_is_marked_everywhere(tmp_path: Path) -> None:
     for part, count in (("train", 8), ("val", 6)):
         make_photographs(tmp_path / "few" / part, ("a", "b"), per_class=count, seed=count)
     run = vitrail.train(str(tmp_path / "few"), tmp_path / "run", asked(epochs=1)).folder
-    assert json.loads((run / "data.json").read_text())["halves"] == WHOLE
+    assert json.loads((run / "data.json").read_text())["parts"] == WHOLE
     assert stored(run)["split"] == stored(run)["chosen_on"]["split"] == "validation"
     assert "chose" in (run / "model" / "README.md").read_text().split("| fact |")[0]
     assert "chose" in (run / "run.html").read_text()
@@ -300,8 +303,8 @@ def test_patience_comes_with_more_epochs_of_a_finished_run(tmp_path: Path, monke
     best = best_of(history[2:], ACCURACY)
     assert best is not None
     assert found["best"]["epoch"] == best["epoch"] > 2
-    assert (found["split"], found["images"]) == ("report", data["halves"]["report"])
-    assert found["chosen_on"] == {"split": "select", "images": data["halves"]["select"]}
+    assert (found["split"], found["images"]) == ("report", data["parts"]["report"])
+    assert found["chosen_on"] == {"split": "select", "images": data["parts"]["select"]}
     assert vitrail.evaluate(first).to_dict().items() <= found.items()
     assert yaml.safe_load((first / "config.yaml").read_text())["optimization"]["patience"] == 2
     saved(monkeypatch, often=True)

@@ -51,7 +51,7 @@ class RunKnowledge:
         file = RunFolder(run.path).evaluation
         found = read_json(file, remove(file)) if run.name is not None and file.is_file() else {}
         is_own = bool(found) and found.get("weights") == weights_hash(model.network)  # of others it says nothing
-        self.evaluation, self.halves = found if is_own else {}, run.facts.get("halves")
+        self.evaluation, self.parts = found if is_own else {}, run.facts.get("parts")
         self.trained, self.evaluated = TrainedOn(run.trained_on), TrainedOn(run.contents.get(EVALUATED, no_contents(0)))
 
     def beside(
@@ -66,7 +66,7 @@ class RunKnowledge:
             named: The number that is explained, where it is one of the data.
         """
         own = of_hashes([bytes.fromhex(fingerprint)])
-        sure = sureness(self.evaluation, top[0][1] if top else None, self.halves, named)
+        sure = sureness(self.evaluation, top[0][1] if top else None, self.parts, named)
         learnt = bool(self.trained.has(own)[0])
         if sure is not None and not learnt and self.evaluated.has(own)[0]:  # the figure is of images not learnt
             sure = replace(sure, note=f"{sure.note} This very image is one of those evaluated.".strip())
@@ -152,7 +152,7 @@ def _features_of(raw: RawDataset, model: Model, progress: Progress) -> FeatureSe
 
 
 def sureness(
-    evaluation: Mapping[str, Any], probability: float | None, halves: Any = None, named: str = ""
+    evaluation: Mapping[str, Any], probability: float | None, parts: Any = None, named: str = ""
 ) -> Sureness | None:
     """How often a model was right when it was about this sure; None where that is not known.
 
@@ -162,7 +162,7 @@ def sureness(
     Args:
         evaluation: Content of `evaluation.json`.
         probability: Of the answer; None of a number.
-        halves: The cut in `data.json`.
+        parts: The cut in `data.json`.
         named: The number.
     """
     rows = [row for row in evaluation.get("calibration") or () if row.get("name", named) == named]
@@ -172,14 +172,14 @@ def sureness(
     images, right = (sum(row[name] for row in rows[first : last + 1]) for name in ("images", "right"))
     if not images or (probability is None) != ("off" in rows[0]):
         return None
-    ends, own = (rows[first]["from"], rows[last]["to"]), (evaluation["split"], _note(evaluation, images, halves))
+    ends, own = (rows[first]["from"], rows[last]["to"]), (evaluation["split"], _note(evaluation, images, parts))
     more = rows[0].get("of", "image"), rows[0].get("off")
     return Sureness(*ends, right, images, wilson_interval(right, images), *own, *more)
 
 
-def _note(evaluation: Mapping[str, Any], images: int, halves: Any) -> str:
+def _note(evaluation: Mapping[str, Any], images: int, parts: Any) -> str:
     """What else to know of a figure of so many images."""
     learnt = evaluation.get("trained_on", {}).get("images")
     if learnt == images:
         return "The model was trained on these images, so this says nothing about others."
-    return chosen_words(evaluation["split"], halves)
+    return chosen_words(evaluation["split"], parts)

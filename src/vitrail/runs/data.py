@@ -220,7 +220,7 @@ def open_for(
         DataError: The data cannot be used.
     """
     remembered = run.facts if data is None or run.knows(data) else {}
-    halves = remembered.get("halves")  # by the name of files; there may be three
+    parts = remembered.get("parts")  # by the name of files; there may be three
     if not remembered and data is None:
         kinds = "or a named set or a list"
         problem = f"{run.name or 'this model'} has stored no data"
@@ -240,7 +240,7 @@ def open_for(
         if run.config:
             settings = settings_from_dict(run.config)
             counts, layout = settings.counts, settings.layout if layout == AS_FOUND else layout
-        unseen = VALIDATION if not halves or halves == WHOLE else REPORT
+        unseen = VALIDATION if not parts or parts == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
     data_root = run.root_for(what, data_root)
     if reader is None:
@@ -260,9 +260,9 @@ def open_for(
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in PARTS else split, seed)
     if split in PARTS:
-        names = tuple(halves) if isinstance(halves, dict) else (SELECT, REPORT)
+        names = tuple(parts) if isinstance(parts, dict) else (SELECT, REPORT)
         found = part_of(found, column, model.output, split, names)
-    words = chosen_words(found.split, halves)
+    words = chosen_words(found.split, parts)
     if not remembered and found.split != TEST and "chosen_on" in model.facts:  # a model without its run
         words = f"{model.facts['chosen_on']} chose this model; if they are among these, the figure is too high."
     if words:
@@ -427,24 +427,24 @@ def part_of(split: Split, column: str | None, codec: Codec, name: str, names: Se
     return found.take(split, name, column, codec)
 
 
-def chosen_words(split: str, halves: Any) -> str:
+def chosen_words(split: str, parts: Any) -> str:
     """A sentence on a figure whose samples chose the model; empty if they did not.
 
     Args:
         split: Of the figure.
-        halves: The cut in `data.json`, empty if nothing was chosen.
+        parts: The cut in `data.json`, empty if nothing was chosen.
     """
-    if not halves or split not in (VALIDATION, SELECT) or (halves != WHOLE and SELECT not in halves):
+    if not parts or split not in (VALIDATION, SELECT) or (parts != WHOLE and SELECT not in parts):
         return ""
-    if halves == WHOLE or split == SELECT:
+    if parts == WHOLE or split == SELECT:
         return f"The samples of the {split} split chose this model, so the figure is too high."
-    share = f"{halves[SELECT]} of {sum(halves.values())}"
+    share = f"{parts[SELECT]} of {sum(parts.values())}"
     return f"{share} samples of the {split} split chose this model, so the figure is too high; {REPORT} is clean."
 
 
-def mark_chosen(result: Result, halves: Any) -> Result:
+def mark_chosen(result: Result, parts: Any) -> Result:
     """The result with sentences on samples that chose the model, if they did."""
-    words = chosen_words(result.split, halves)
+    words = chosen_words(result.split, parts)
     if not words:
         return result
     about = (result.about[0], f"{result.about[1]} {words}".strip())

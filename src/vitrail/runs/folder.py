@@ -104,6 +104,8 @@ class RunFolder:
             DataError: If `data.json` is missing or damaged.
         """
         content = read_json(self.path / "data.json", hint)
+        if "halves" in content:  # as older runs call them
+            content["parts"] = content.pop("halves")
         for key, kind in REMEMBERED.items():
             if key not in content or not isinstance(content[key], kind):
                 raise DataError(f"{self.path / 'data.json'} is damaged (no {key})", hint)

@@ -70,11 +70,11 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     won = gain_of(results, model.output.is_wrong)
     if won is not None:
         chosen.found[TUNED] = {"split": split.split, **vars(won)}
-        mark = " (on images that chose)" if chosen_words(split.split, chosen.halves) else ""
+        mark = " (on images that chose)" if chosen_words(split.split, chosen.parts) else ""
         prepared.listen(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
     prepared.seen.write(journal.folder.hashes, batches.contents(np.arange(len(batches))))
     journal.name_unreadable(batches)
-    result = mark_chosen(next(iter(results.values())), chosen.halves)
+    result = mark_chosen(next(iter(results.values())), chosen.parts)
     if model.output.beside_grey:
         result = beside_grey(result, model, prepared)
     journal.note(*result.notes)
@@ -110,13 +110,13 @@ class Chosen:
         model: With the chosen network, in eval mode.
         networks: That of the model, under any name; behind it the other of `probe` and `tuned`, if there are both.
         found: For `evaluation.json`.
-        halves: The cut in `data.json`; empty if nothing was chosen.
+        parts: The cut in `data.json`; empty if nothing was chosen.
     """
 
     model: Model
     networks: dict[str, nn.Module]
     found: dict[str, Any]
-    halves: Any
+    parts: Any
 
     def words(self, split: str) -> str:
         """Sentences on the network that is the model, and on the samples of its figure; empty if there was no choice.
@@ -137,11 +137,11 @@ class Chosen:
             won = Gain(**{name: value for name, value in choice.items() if name != "split"})
             words.append(f"It was chosen on {choice['split']}: {choice_words(won, self.model.output.is_wrong)}.")
         if split == REPORT:
-            clean, whole = self.halves[REPORT], sum(self.halves.values())
+            clean, whole = self.parts[REPORT], sum(self.parts.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that decided nothing.")
             if found.get("probe"):
                 of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
-                probed, chose = found["probe"]["images"], self.halves.get(SELECT, 0)
+                probed, chose = found["probe"]["images"], self.parts.get(SELECT, 0)
                 also = f", {chose} of which chose between the networks" * (chose > 0)
                 words.append(f"{of_probe} is of {'all ' if probed == whole else f'{probed} of these '}{whole}{also}.")
         return " ".join(words)
@@ -264,7 +264,7 @@ def compare_sides(
 
     both = {PROBE: before, TUNED: after}
     confusions = {name: each for name, one in both.items() for each in one.tables if isinstance(each, Confusion)}
-    about = chosen_words(before.split, chosen.halves)
+    about = chosen_words(before.split, chosen.parts)
     sentence = gain_words(won, f"{before.split} image", prepared.model.output.is_wrong)
     return SidesView(
         kept=chosen.found["kept"],

@@ -229,7 +229,7 @@ class Prepared:
             "split_seed": dataset.split_seed,
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
-            **({} if self.cut is None else {"halves": self.cut.to_dict()}),
+            **({} if self.cut is None else {"parts": self.cut.to_dict()}),
             "skipped": [note for note in notes if note.startswith(LEFT_OUT)],
             "notes": list(notes),
         }
