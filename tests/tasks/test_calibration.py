@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import nn
 
@@ -159,6 +159,32 @@ def test_the_calibration_error_is_that_of_its_definition_and_chance_is_known(see
     both = reliability(large, random.random(25_000) < large), np.sqrt(50) * reliability(sure, right).by_chance
     assert both[0].by_chance * 50 == pytest.approx(both[1], rel=0.1), "the normal form is the drawn one"
     assert reliability(sure[:0], right[:0]) is None
+
+
+def chance(*given: Any) -> tuple[float, float, float]:
+    """The calibration error, and what chance makes of it."""
+    found = reliability(*given)
+    assert found is not None
+    return found[:3]
+
+
+def test_what_chance_makes_of_the_calibration_error_takes_the_answers_of_an_image_together() -> None:
+    random, each = np.random.default_rng(0), np.arange(500)
+    sure = random.beta(0.5, 5, 500)
+    right = random.random(500) < sure
+    alone, apart = chance(sure, right), chance(sure, right, each)
+    assert apart[1:3] == pytest.approx(alone[1:3], rel=0.05), "one answer an image"
+    many = chance(*(np.repeat(values, 8) for values in (sure, right, each)))
+    assert many == pytest.approx(apart, rel=1e-9), "8 copies say no more than one"
+    images, found = np.repeat(np.arange(60), 40), list[tuple[float, ...]]()
+    for _ in range(60):  # calibrated, and 40 answers of an image share half of what decides them
+        sure = random.beta(0.5, 5, (60, 40))
+        right = norm.cdf((random.standard_normal((60, 1)) + random.standard_normal((60, 40))) / np.sqrt(2)) < sure
+        found.append(chance(sure.ravel(), right.ravel(), images))
+    errors, by_chance, at_most = np.array(found).T
+    assert by_chance.mean() == pytest.approx(errors.mean(), rel=0.15)
+    assert (errors > at_most).mean() <= 0.15
+    assert (errors > chance(sure.ravel(), right.ravel())[2]).mean() > 0.3, "if all were independent"
 
 
 @pytest.mark.parametrize(

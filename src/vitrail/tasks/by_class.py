@@ -138,23 +138,23 @@ def reliability_of(found: Reliability | None, images: int) -> tuple[dict[str, An
 
 
 def of_pairs(
-    of: str, sureness: NDArray[np.float64], right: Bool[np.ndarray, " n"], images: int
+    of: str, sureness: Float[np.ndarray, "n k"], right: Bool[np.ndarray, "n k"], known: Bool[np.ndarray, "n k"]
 ) -> tuple[dict[str, Any], "tuple[Section, ...]", tuple[dict[str, Any], ...]]:
     """How far off probabilities are that an image has several of: for JSON, as tables, and for `Result.sureness`.
 
     Args:
         of: What they are of: "label".
-        sureness: (n,) the probability of each.
+        sureness: The probability of each, by image.
         right: Whether it is right.
-        images: How many images these are of.
+        known: Which of them are counted.
     """
     from vitrail import pages  # of an evaluation alone
 
-    found = reliability(sureness, right)
-    details, charts = reliability_of(found, images)
+    found = reliability(sureness[known].astype(np.float64), right[known], known.nonzero()[0])
+    details, charts = reliability_of(found, len(known))
     if found is None:
         return details, charts, ()
-    header = (f"over all pairs of image and {of}", "value", "by chance alone, if all were independent")
+    header = (f"over all pairs of image and {of}", "value", "by chance alone")
     rows = [(*ends, count, round(share * count)) for *ends, count, _, share in found.rows]
     counts = tuple({**dict(zip(("from", "to", "images", "right"), row, strict=True)), "of": of} for row in rows)
     return details, (pages.Table("Are the probabilities right", header, (calibration_row(found),)), *charts), counts

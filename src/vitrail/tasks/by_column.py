@@ -62,7 +62,7 @@ class AttributesMetrics(Metrics):
             tables.append(pages.ClassTable(f"{column}: class by class", tuple(rows[-1]["per_class"])))
         value, (low, high) = _mean_accuracy(right, known)
         errors = (known & ~right).sum(axis=1) / known.sum(axis=1).clip(min=1)
-        calibration, charts, sureness = of_pairs("class", sure[known].astype(np.float64), right[known], len(ids))
+        calibration, charts, sureness = of_pairs("class", sure, right, known)
         truths, said = (
             np.array([", ".join(words[row[there]]) for row, there in zip(each, known, strict=True)], object)
             for each in (true, best)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -177,12 +177,15 @@ class Reliability(NamedTuple):
         return {"error": self.error, "by_chance": self.by_chance, "at_most": self.at_most, "ranges": rows}
 
 
-def reliability(sureness: NDArray[np.float64], right: Bool[np.ndarray, " n"]) -> Reliability | None:
+def reliability(
+    sureness: NDArray[np.float64], right: Bool[np.ndarray, " n"], of: Int64[np.ndarray, " n"] | None = None
+) -> Reliability | None:
     """See `Reliability`; None of no answers, or where some sureness is not known.
 
     Args:
         sureness: (n,) the probability that each answer has.
         right: Whether it is right.
+        of: The image of each, 0, 1 and so on, where one has several answers: chance takes these together.
     """
     if not len(sureness) or not np.isfinite(sureness).all():
         return None
@@ -200,9 +203,27 @@ def reliability(sureness: NDArray[np.float64], right: Bool[np.ndarray, " n"]) ->
         if count
     ]
     draw = np.random.default_rng(0)
-    if len(sureness) <= 20_000:
+    if of is None and len(sureness) <= 20_000:
         drawn = [off(np.bincount(places[draw.random(len(places)) < sureness], minlength=BINS)) for _ in range(DRAWS)]
     else:  # what one range adds is nearly normal
-        spread = np.sqrt(np.bincount(places, sureness * (1 - sureness), BINS))
-        drawn = (np.abs(draw.standard_normal((DRAWS, BINS)) * spread).sum(axis=1) / len(sureness)).tolist()
+        variances = np.bincount(places, sureness * (1 - sureness), BINS)
+        mixed = np.diag(np.sqrt(variances)) if of is None else _mixed(right - sureness, places, of, variances)
+        drawn = (np.abs(draw.standard_normal((DRAWS, len(mixed))) @ mixed).sum(axis=1) / len(sureness)).tolist()
     return Reliability(off(hits), float(np.mean(drawn)), float(np.quantile(drawn, 0.95)), rows)
+
+
+def _mixed(
+    errors: NDArray[np.float64], places: Int64[np.ndarray, " n"], of: Int64[np.ndarray, " n"], variances: NDArray[Any]
+) -> NDArray[np.float64]:
+    """(k, 15), by which independent normals become sums of ranges: their covariance, as a root.
+
+    How the answers of an image vary together is seen in their errors, from the mean of each range; how much the answers
+    of a range vary is what a calibrated network says of it. (Liang and Zeger, Biometrika 1986, sum errors by unit.)
+    """
+    counts = np.bincount(places, minlength=BINS).clip(min=1)
+    apart = errors - (np.bincount(places, errors, BINS) / counts)[places]
+    found = np.bincount(places, apart**2, BINS)
+    apart = np.where(found[places] > 0, apart, 1.0)  # of a single answer
+    sums = np.zeros((int(of.max()) + 1, BINS))
+    np.add.at(sums, (of, places), apart)
+    return np.linalg.qr(sums * np.sqrt(variances / np.where(found > 0, found, counts))).R

@@ -138,9 +138,7 @@ class MultiLabelMetrics(Metrics):
         low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
         errors = codec.error(found, torch.from_numpy(targets)).numpy()
         sure = codec.confidence(found).numpy()
-        calibration, charts, sureness = of_pairs(
-            "label", codec.probabilities(found).numpy()[known], there[known], len(ids)
-        )
+        calibration, charts, sureness = of_pairs("label", codec.probabilities(found).numpy(), there, known)
         truths, answered = (
             np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
             for each in (there, said)
