@@ -142,7 +142,7 @@ class Chosen:
             if found.get("probe"):
                 of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
                 probed, chose = found["probe"]["images"], self.parts.get(SELECT, 0)
-                also = f", {chose} of which chose between the networks" * (chose > 0)
+                also = f", {chose} of which chose between the networks" * ("choice" in found and probed == whole)
                 words.append(f"{of_probe} is of {'all ' if probed == whole else f'{probed} of these '}{whole}{also}.")
         return " ".join(words)
 
