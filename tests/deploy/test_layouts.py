@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import vitrail
+from tests.deploy.where import CLASSIFIES, KINDS, MORE, PAGES, Where, written
 from tests.errors import must_raise
 from tests.weights.families import ROWS, answer
 from tests.weights.redraw import redrawn
@@ -31,43 +32,12 @@ from vitrail.deploy import layouts
 from vitrail.deploy.layouts import NativeFolder, write_native
 from vitrail.errors import RunError, UsageError
 from vitrail.model import CONFIG, WEIGHTS, Model, save
-from vitrail.nn import ViT, ViTConfig, names_of, parts_of
+from vitrail.nn import ViT, ViTConfig, parts_of
 from vitrail.tasks import TASKS, Classes
 
 WRITE: dict[str, Callable[..., NativeFolder]] = {
     target: lambda model, folder, target=target: write_native(model, target, folder)
     for target in ("transformers", "timm", "torchvision")
-}
-CLASSIFIES = "ForImageClassification"
-KINDS = {  # a row of the families' suite, and its class in transformers; None where that has none
-    "timm Ti/16": f"ViT{CLASSIFIES}",
-    "timm S/8, non-square image": "ViTModel",
-    "timm global_pool='avg'": None,
-    "timm DeiT, distilled": f"DeiT{CLASSIFIES}WithTeacher",
-    "timm SigLIP": "SiglipVisionModel",
-    "timm CLIP": None,
-    "timm DINOv2 with registers": "Dinov2WithRegistersModel",
-    "timm DINOv2 giant": "Dinov2Model",
-    "transformers ViT": f"ViT{CLASSIFIES}",
-    "transformers DeiT": f"DeiT{CLASSIFIES}",
-    "transformers DINOv2 classifier": f"Dinov2{CLASSIFIES}",
-    "transformers DINOv2 with registers": f"Dinov2WithRegisters{CLASSIFIES}",
-    "transformers CLIP": "CLIPVisionModel",
-    "transformers CLIPVisionModelWithProjection": "CLIPVisionModelWithProjection",
-    "transformers CLIP classifier": f"CLIP{CLASSIFIES}",
-    "transformers SigLIP classifier": f"Siglip{CLASSIFIES}",
-    "transformers MAE": "ViTModel",
-    "torchvision": f"ViT{CLASSIFIES}",
-}
-MORE = {  # rows that differ little from those above
-    **dict.fromkeys(("timm B/32", "timm L/14", "timm DeiT"), f"ViT{CLASSIFIES}"),
-    **dict.fromkeys(("timm DINO", "timm MAE", "transformers ViT without head"), "ViTModel"),
-    **dict.fromkeys(("timm DINOv2", "transformers DINOv2"), "Dinov2Model"),
-    **dict.fromkeys(("timm DeiT-III", "timm global_pool='avg', fc_norm=False"), f"Dinov2{CLASSIFIES}"),
-    **dict.fromkeys(("transformers SigLIP", "Google big_vision"), "SiglipVisionModel"),
-    "transformers DeiTForImageClassificationWithTeacher": f"DeiT{CLASSIFIES}WithTeacher",
-    "transformers CLIPModel": "CLIPVisionModelWithProjection",
-    "Google google-research/vision_transformer": f"ViT{CLASSIFIES}",
 }
 BASE = ViTConfig(image_size=32, patch_size=8, classes=5, width=24, depth=2, heads=3)
 READS = Preprocessing((32, 32), crop_pct=0.8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), centre="down")
@@ -106,23 +76,20 @@ def differ(found: Tensor, wanted: Tensor) -> float:
 
 
 @torch.no_grad()
-def check_there_and_back(name: str, kind: str | None, folder: Path) -> None:
+def check_there_and_back(name: str, where: Where, folder: Path) -> None:
     row = ROWS[name]
     module, _ = row.make(folder)
     model = vitrail.convert(module, preprocessing=Preprocessing(row.size, "squash", mean=READS.mean, std=READS.std))
     config, own = model.network.config, model.network.state_dict()
     images: Any = torch.randn(3, 3, *row.size, generator=torch.Generator().manual_seed(7))
-    theirs, written = answer(module, images), dict[str, NativeFolder]()
+    theirs, found = answer(module, images), dict[str, NativeFolder]()
     for target, write in WRITE.items():
         with contextlib.suppress(UsageError):
-            written[target] = write(model, folder / target)
-        assert (target in written) == (folder / target).exists()
+            found[target] = write(model, folder / target)
+        assert (target in found) == (folder / target).exists()
     assert not list(folder.glob(".*"))
-    by_timm = config.norm_eps != 1e-12 and names_of(model.network.parts).get("head") != "of_two"
-    by_torchvision = kind == f"ViT{CLASSIFIES}"
-    able = {"transformers": bool(kind), "timm": by_timm, "torchvision": by_torchvision}
-    assert written.keys() == {target for target in WRITE if able[target]}
-    for target, made in written.items():
+    assert found.keys() == {target for target in WRITE if getattr(where, target)}
+    for target, made in found.items():
         assert made.opened_by.startswith(target)
         assert made.gap is not None
         assert made.gap <= 1e-5
@@ -138,8 +105,14 @@ def check_there_and_back(name: str, kind: str | None, folder: Path) -> None:
             assert all(torch.equal(state[key], tensor) for key, tensor in own.items()), target
             rule = config.position_resize if target == "timm" else again.network.config.position_resize
             assert again.network.config == replace(config, position_resize=rule)
-    if "transformers" in written:
-        assert written["transformers"].kind == kind
+    if "transformers" in found:
+        assert found["transformers"].kind == where.transformers
+
+
+def test_the_pages_have_what_is_tested() -> None:
+    for page, lines in PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        assert text == written(text, lines()), "python -m tests.deploy.where writes them anew"
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -411,6 +411,7 @@ class Export(WeightsOptions):
         json: Print one JSON object: what was written, and what it was seen to do.
     """
 
+    image_size: int | tuple[int, int] | None = hidden("--size")
     run: str = positional(help=RUN)
     to: Literal["onnx", "transformers", "timm", "torchvision"] = option(MISSING)
     out: Path | None = option(example="model.onnx")

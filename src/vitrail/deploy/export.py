@@ -18,7 +18,17 @@ from torch import nn
 from vitrail.arguments import typed
 from vitrail.data.images import Images
 from vitrail.deploy.layouts import write_native
-from vitrail.deploy.onnx import OPSET, RUNTIMES, Weights, build, contract_of, store, stored_network, to_bytes
+from vitrail.deploy.onnx import (
+    OPSET,
+    RUNTIMES,
+    Weights,
+    build,
+    check_installed,
+    contract_of,
+    store,
+    stored_network,
+    to_bytes,
+)
 from vitrail.deploy.positions import for_any_size
 from vitrail.deploy.proof import count_changes, images_for, prove_file, time_file
 from vitrail.errors import DataError, Hint, RunError, UsageError, check_choice, counted
@@ -116,7 +126,12 @@ def export(
     model = open_first(model, "export('runs/latest')")
     place = _place(model, to, out)
     check_writable(place)
-    model = resize_model(model, size) if isinstance(size, tuple) else model
+    if isinstance(size, tuple):
+        try:
+            model = resize_model(model, size)
+        except UsageError as error:
+            nearest = error.hint.flags.get("image_size")
+            raise UsageError(error.problem, Hint({"size": nearest}) if nearest else Hint(drop=["size"])) from error
     found = _to_onnx(model, place, size == "any", weights, check) if to == "onnx" else _to_library(model, to, place)
     return replace(found, seconds=time.perf_counter() - began)
 
@@ -132,6 +147,7 @@ def _to_library(model: Model, to: str, folder: Path) -> Exported:
 
 def _to_onnx(model: Model, file: Path, any_size: bool, weights: Weights, check: str | Path | None) -> Exported:
     """As one file with its readers beside it; see `onnx` and `proof`."""
+    check_installed()
     contract_of(model)  # refuses what has no reader, before anything is computed
     model.network.to("cpu")
     network, (images, of) = stored_network(model, weights), images_for(model, check)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,16 @@ class FromPixels(nn.Module):
         """Outputs (b, v), and where the network gives one a map (b, rows, columns)."""
         images = pixels.permute(0, 3, 1, 2).to(torch.float32)
         return self.network((images / 255 - self.mean) / self.std)
+
+
+def check_installed() -> None:
+    """Refuse an export without what writes it, and what it is proved in.
+
+    Raises:
+        UsageError: Names what is missing.
+    """
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
+        raise UsageError(f"an export to ONNX needs {', '.join(missing)} (vitrail[onnx])", INSTALL)
 
 
 def contract_of(
@@ -97,14 +108,10 @@ def build(model: Model, contract: Mapping[str, Any], network: nn.Module) -> Any:
         network: What is traced: that of the model, or the same for any size, or with a map as second output.
 
     Raises:
-        UsageError: onnx or onnxscript is not installed.
         RunError: torch cannot trace the network.
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401  # torch's exporter needs it
-    except ImportError as error:
-        raise UsageError(f"an export to ONNX needs {error.name} (vitrail[onnx])", INSTALL) from error
+    import onnx
+
     reads, names = model.preprocessing, [OUTPUTS, *[MAP] * (contract["explain"] is not None)]
     module = FromPixels(network, reads)
     pixels = torch.zeros(2, *reads.size, reads.channels, dtype=torch.uint8)
