@@ -127,7 +127,11 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         assert "76 of 153" in second
         assert accuracy in third
         assert "153" in third
-        assert "77" in third
+        assert "77" not in third, "nothing was chosen between networks"
+        for images, all_of_them in ((153, True), (64, False)):
+            probe = {**found["probe"], "images": images}
+            last = Chosen(model, {}, {**found, "probe": probe, "kept": kept, "choice": choice}, parts).words("report")
+            assert ("77" in last.split(". ")[-1]) == all_of_them
         assert Chosen(model, {}, {**found, "kept": kept}, parts).words("test") == f"{first}."
     for won, lost in ((5, 5), (3, 1), (50, 1)):
         gain = added(won, lost, 100)
