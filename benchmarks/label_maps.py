@@ -2,17 +2,19 @@
 
 coco     coco256, a probe of the real ViT-Ti: for each pair of an image of validation and a label of it that has a mask,
          how much of the highest patch lies in the mask, beside the middle of the image, and beside the highest patch of
-         the map of the most probable label that is absent there
+         the map of the most probable label that is absent there; and how often maps are supported: of labels that are
+         there, of one that is absent, and of photographs of flowers, which show none of the labels but two at most
 double   the lab with two digits an image, both labels (`pairs-S` of `benchmarks.planted_networks`): mean average
          precision, how often a label's map points at its own digit, and how often maps are supported: of labels that
          are there, of one that is absent, of images without a digit, and of networks whose weights are drawn anew
 count    the lab that counts digits, none to four an image: a small ViT of its own, how often maps of the number are
-         supported, by how many digits there are, and of networks whose weights are drawn anew
+         supported, by how many digits there are, of networks whose weights are drawn anew, and of three that learnt few
+         images by heart whose numbers were shuffled
 cells    cells, a probe of the same: the rank correlation of the map of what raises the count with how many cells lie in
          each patch, and its part within 6 pixels of a cell, from an even map (0) to the true counts (1); beside random
          maps of the same smoothness
 
-Intervals are of 95 %, by drawing images anew. All is computed in fp32, on processors, one thread for each worker.
+Intervals are of 95 %, by drawing images anew. All is computed in fp32, on processors, `--threads` for each worker.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from torch import Tensor
 
 import vitrail
 from benchmarks.data_copies import ROOT
+from benchmarks.labels import r2
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
 from vitrail.data.dataset import DIGITS
@@ -56,6 +59,7 @@ NEAR = 6  # pixels of a cell's middle
 RANDOM = 24  # maps beside each
 DRAWS = 2000
 MOST = ", most probable"
+OF_FLOWERS = ("potted plant", "vase")  # which photographs of flowers may show
 BATCH = 16
 
 Row = dict[str, Any]
@@ -90,11 +94,10 @@ def verdicts(rows: Sequence[Row]) -> str:
     return ", ".join(f"{name} {count} ({100 * count / len(rows):.1f} %)" for name, count in counts.most_common())
 
 
-def run_all(work: Callable[[list[Any]], list[Row]], tasks: Sequence[Any], workers: int, size: int = 1) -> list[Row]:
-    """The rows of all tasks, by processes of one thread each."""
-    parts = [list(tasks[first : first + size]) for first in range(0, len(tasks), size)]
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        return [row for rows in pool.map(work, parts) for row in rows]
+def run_all(work: Callable[[list[Any]], list[Row]], tasks: Sequence[Any], given: argparse.Namespace) -> list[Row]:
+    """The rows of all tasks, by several processes."""
+    with ProcessPoolExecutor(given.workers, get_context("spawn"), torch.set_num_threads, (given.threads,)) as pool:
+        return [row for rows in pool.map(work, [[task] for task in tasks]) for row in rows]
 
 
 def probed(listed: Path, folder: Path) -> Path:
@@ -137,41 +140,42 @@ def inside(values: Tensor, mask: np.ndarray) -> float:
 
 
 def coco_rows(some: list[Row], run: Path, method: str) -> list[Row]:
-    """A row for each pair of an image and a label that has a mask."""
+    """A row for each label that is explained: those with a mask, two that are absent, two of a strange photograph."""
     model, found = vitrail.load(run), []
+    names = model.output.names
     for row in some:
-        masks = masks_of(row, model)
-        image = model.tensor([ROOT / "coco256" / row["path"]])
+        masks, draw = masks_of(row, model) if "labels" in row else {}, np.random.default_rng(list(row["path"].encode()))
+        image = model.tensor([ROOT / row.get("of", "coco256") / row["path"]])
         with torch.no_grad():
             (odds,) = model.network(image)
-        there = [model.output.names.index(name) for name in row["labels"].split("|") if name in model.output.names]
-        absent = max((n for n in range(len(odds)) if n not in there), key=lambda n: float(odds[n]))
-        if not masks:
-            continue
-        other = METHODS[method].function(model.network, image, choose_target(odds[None], absent, model.output).plain)
-        for name, mask in masks.items():
-            attribution, trust = explained(model, image, name, method)
-            found.append(
-                {
-                    "image": row["path"],
-                    "verdict": trust.verdict[0],
-                    "predicted": bool(model.output.says(odds[None])[0, model.output.names.index(name)]),
-                    "own": inside(attribution.values[0], mask),
-                    "absent": inside(other.values[0], mask),
-                    "middle": float(mask[104:120, 104:120].mean()),
-                    "area": float(mask.mean()),
-                }
-            )
+        there = {names.index(name) for name in row.get("labels", "|".join(OF_FLOWERS)).split("|") if name in names}
+        rest = [number for number in range(len(odds)) if number not in there]
+        absent, kind = max(rest, key=lambda number: float(odds[number])), "absent" if "labels" in row else "empty"
+        asked = [("there", names.index(name)) for name in masks]
+        asked += [(kind, int(draw.choice(rest))), (kind + MOST, absent)]
+        numbers = [number for _, number in asked]
+        attribution, trust = explained(model, image.expand(len(asked), -1, -1, -1), numbers, method)
+        said = model.output.says(odds[None])[0]
+        for place, (of, number) in enumerate(asked):
+            each = {"image": row["path"], "kind": of, "verdict": trust.verdict[place], "predicted": bool(said[number])}
+            if of == "there":
+                mask = masks[names[number]]
+                each |= {"own": inside(attribution.values[place], mask), "middle": float(mask[104:120, 104:120].mean())}
+                each |= {"absent": inside(attribution.values[-1], mask), "area": float(mask.mean())}
+            found.append(each)
     return found
 
 
 def coco(given: argparse.Namespace, folder: Path) -> None:
-    """Print the table of photographs."""
+    """Print the tables of photographs."""
     run, place = probed(ROOT / "coco256" / "labels.csv", folder), ROOT / "coco256" / "masks" / "val"
     listed = [
         r for r in rows_of(ROOT / "coco256" / "labels.csv", "val") if (place / f"{Path(r['path']).stem}.png").exists()
-    ]
-    rows = run_all(partial(coco_rows, run=run, method=given.method), listed[: given.count], given.workers)
+    ][: given.count]
+    flowers = sorted(str(each.relative_to(ROOT / "flowers128")) for each in (ROOT / "flowers128").rglob("*.jpg"))
+    strange = np.random.default_rng(0).choice(flowers, len(listed), replace=False).tolist()
+    listed += [{"path": each, "of": "flowers128"} for each in strange]
+    rows = run_all(partial(coco_rows, run=run, method=given.method), listed, given)
     print("| pairs | n | in the mask | less the middle | less an absent label's map | mask's area |")
     print("|---|---|---|---|---|---|")
     kinds: dict[str, Callable[[Row], bool]] = {
@@ -180,15 +184,20 @@ def coco(given: argparse.Namespace, folder: Path) -> None:
         "others": lambda row: row["verdict"] != "supported",
         "predicted": lambda row: row["predicted"],
     }
+    masked = [row for row in rows if row["kind"] == "there"]
     for name, keep in kinds.items():
-        some = [row for row in rows if keep(row)]
+        some = [row for row in masked if keep(row)]
         of = [row["image"] for row in some]
         each = (
             [row["own"] - row[beside] if beside else row["own"] for row in some] for beside in ("", "middle", "absent")
         )
         area = np.mean([row["area"] for row in some]) if some else np.nan
         print(f"| {name} | {len(some)} | {' | '.join(mean(values, of) for values in each)} | {area:.3f} |")
-    print(f"verdicts: {verdicts(rows)}")
+    print("\n| labels | n | supported | verdicts |\n|---|---|---|---|")
+    for name in ("there", "there, predicted", *(kind + of for kind in ("absent", "empty") for of in ("", MOST))):
+        some = [r for r in rows if r["kind"] == name.split(", pre")[0] and (r["predicted"] or "pre" not in name)]
+        held = [float(row["verdict"] == "supported") for row in some]
+        print(f"| {name} | {len(some)} | {mean(held, [row['image'] for row in some])} | {verdicts(some)} |")
 
 
 # ---- the lab with two digits
@@ -262,7 +271,7 @@ def double(given: argparse.Namespace, folder: Path) -> None:
     conditions = ("first", "second", "absent", *(each + of for each in ("empty", "redrawn") for of in ("", MOST)))
     size = {name: BATCH if name in ("first", "second") else 2 * BATCH for name in conditions}
     tasks = [(name, each, part, size[each]) for part in range(parts) for name in names for each in conditions]
-    rows = run_all(partial(double_rows, method=given.method), tasks, given.workers)
+    rows = run_all(partial(double_rows, method=given.method), tasks, given)
     print("| labels | n | supported | points at its own digit | verdicts |\n|---|---|---|---|---|")
     for kind in ("there", "there, predicted", *conditions[2:]):
         some = [r for r in rows if r["condition"] == kind.split(", pre")[0] and (r["predicted"] or "pre" not in kind)]
@@ -274,40 +283,64 @@ def double(given: argparse.Namespace, folder: Path) -> None:
 # ---- numbers
 
 
-SMALL = "network: {width: 32, depth: 3, heads: 2, mlp_dim: 64}\noptimization: {epochs: 1}\n"
+SMALL = "network: {width: 32, depth: 3, heads: 2, mlp_dim: 64}\noptimization: {epochs: %d}\n"
+REDRAWN, SHUFFLED = "weights drawn anew", "numbers shuffled"
+SHUFFLES, EPOCHS = {"train": 2000, "validation": 500}, 30
 
 
-def count_rows(tasks: list[tuple[Path, bool, int]], method: str) -> list[Row]:
-    """A row for each map: of run, whether its weights are drawn anew, and number of the part."""
+def shuffled(config: Path, folder: Path, seed: int) -> Path:
+    """A run that learnt few images of the lab by heart, whose numbers were shuffled."""
+    data, draw = {}, np.random.default_rng(seed)
+    for split, size in SHUFFLES.items():
+        made = planted_digits(split, size, "count", seed=seed)
+        numbers = draw.permutation((made.cells >= 0).sum(axis=1)).astype(float)
+        data[split] = {"image": list(made.pixels), "number": numbers.tolist()}
+    options = vitrail.TrainOptions(config=config, threads=1, task="regression", label_column="number", check=False)
+    finished = vitrail.train(data, folder, options)
+    model = finished.model
+    train = lab_images(model, np.stack(data["train"]["image"]))
+    with torch.no_grad():
+        outputs = model.output.in_unit(torch.cat([model.network(some) for some in train.split(500)]))[:, 0].numpy()
+    print(f"{SHUFFLED} {seed}: R2 of training images {r2(np.array(data['train']['number']), outputs):.2f}", end="; ")
+    print(f"{finished.evaluated!r}; {model.output.calibrated}")
+    explained(model, train[:1], None, "generic_attention")  # composites are stored
+    return folder
+
+
+def count_rows(tasks: list[tuple[Path, str, int]], method: str) -> list[Row]:
+    """A row for each map: of run, what was done to it, and number of the part."""
     found = []
-    for run, redrawn, part in tasks:
+    for run, kind, part in tasks:
         model, made = vitrail.load(run), planted_digits("test", 2 * BATCH, "count", seed=1000 + part)
-        if redrawn:
+        if kind == REDRAWN:
             model = replace(model, network=scramble(model.network, part))
         attribution, trust = explained(model, lab_images(model, made.pixels), None, method)
         peaks = attribution.values.flatten(1).argmax(dim=1).numpy()
         cells = peaks // 8 // 2 * 4 + peaks % 8 // 2  # 8 x 8 patches, 4 x 4 cells
         for row, word in enumerate(trust.verdict):
             there = {"digits": int((made.cells[row] >= 0).sum()), "points": float(cells[row] in made.cells[row])}
-            found.append({"image": (redrawn, part, row), "redrawn": redrawn, "verdict": word, **there})
+            found.append({"image": (kind, run.name, part, row), "kind": kind, "verdict": word, **there})
     return found
 
 
 def count(given: argparse.Namespace, folder: Path) -> None:
     """Print the table of the lab that counts."""
-    (folder / "small.yaml").write_text(SMALL)
+    for name, epochs in (("small", 1), ("by-heart", EPOCHS)):
+        (folder / f"{name}.yaml").write_text(SMALL % epochs)
     options = vitrail.TrainOptions(config=folder / "small.yaml", threads=1)
     finished = vitrail.train("planted:count", folder / "run", options)
     print(f"{finished.evaluated!r}\n{finished.model.output.calibrated}; trained in {finished.seconds:.0f} s")
     explained(finished.model, lab_images(finished.model, planted_digits("test", 1, "count").pixels), None, given.method)
     parts = -(-given.count * 5 // (4 * 2 * BATCH))  # one image in five shows none
-    tasks = [(folder / "run", redrawn, part) for redrawn in (False, True) for part in range(parts)]
-    rows = run_all(partial(count_rows, method=given.method), tasks, given.workers)
+    tasks = [(folder / "run", kind, part) for kind in ("", REDRAWN) for part in range(parts)]
+    runs = [shuffled(folder / "by-heart.yaml", folder / f"shuffled-{seed}", seed) for seed in range(3)]
+    tasks += [(runs[part % len(runs)], SHUFFLED, part) for part in range(parts)]
+    rows = run_all(partial(count_rows, method=given.method), tasks, given)
     print("| images | n | supported | points at a digit | verdicts |\n|---|---|---|---|---|")
     kinds: dict[str, Callable[[Row], bool]] = {
-        "with a digit": lambda row: not row["redrawn"] and row["digits"] > 0,
-        **{f"of {n} digits": lambda row, n=n: not row["redrawn"] and row["digits"] == n for n in range(5)},
-        "weights drawn anew": lambda row: row["redrawn"],
+        "with a digit": lambda row: not row["kind"] and row["digits"] > 0,
+        **{f"of {n} digits": lambda row, n=n: not row["kind"] and row["digits"] == n for n in range(5)},
+        **{kind: lambda row, kind=kind: row["kind"] == kind for kind in (REDRAWN, SHUFFLED)},
     }
     for name, keep in kinds.items():
         some = [row for row in rows if keep(row)]
@@ -373,7 +406,7 @@ def cells(given: argparse.Namespace, folder: Path) -> None:
     run = probed(listed, folder)
     splits = sorted({row["split"] for row in rows_of(listed, "test", "val", "validation", "train")} - {"train"})
     tasks = rows_of(listed, *splits)[-given.count :]
-    rows = run_all(partial(cell_rows, run=run, method=given.method), tasks, given.workers)
+    rows = run_all(partial(cell_rows, run=run, method=given.method), tasks, given)
     of = [row["image"] for row in rows]
     print("| of the map of what raises the count | n | map | random maps | difference |\n|---|---|---|---|---|")
     for name, words in (
@@ -391,6 +424,7 @@ if __name__ == "__main__":
     parser.add_argument("table", choices=("coco", "double", "count", "cells"))
     parser.add_argument("--count", type=int, default=1000, help="images; of double maps of each condition")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--method", default="generic_attention")
     parsed = parser.parse_args()
     print(machine())
