@@ -97,7 +97,7 @@ class LabelSets(Codec):
 
     def choose(self, outputs: Tensor, wanted: Any = None) -> ChosenTarget:
         """A label of each image, the surest one when None: that it is there, or that it is not."""
-        at, against = indices_of(outputs, outputs.abs().argmax(dim=1) if wanted is None else wanted)
+        at, against = indices_of(outputs, wanted, outputs.abs().argmax(dim=1))
         if against is not None:
             raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
         return LabelTarget(at, sign=pick(outputs, at).sign())

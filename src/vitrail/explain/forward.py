@@ -184,9 +184,13 @@ class ForwardPass:
         """
         places = self.record.attentions()
         if not gradients:
-            return [LayerAttention(self.record.kept(place)) for place in places]
+            return [self.layer(place) for place in places]
         at_attended = self.record.attended_gradient(self.logit.sum())  # images do not mix: each gets its own
-        return [LayerAttention(self.record.kept(place), at_attended[place]) for place in places]
+        return [self.layer(place, at_attended[place]) for place in places]
+
+    def layer(self, place: str, at_attended: Float[Tensor, "b k n e"] | None = None) -> "LayerAttention":
+        """One of them; how it makes its weights is its class's."""
+        return LayerAttention(self.record.kept(place), at_attended)
 
     def attribution(
         self,
@@ -378,7 +382,7 @@ BUDGET = 256 * 2**20  # bytes that the pieces of a layer may take at a time
 ALIVE = 4  # pieces that are there at a time: scores, weights, gradient, product
 
 Join = Literal["mean", "max", "min"]
-Indices = Sequence[int]
+Indices = Sequence[int] | slice  # a slice where rows are read as a whole
 Pieces = Iterator[tuple[Indices, Float[Tensor, "b q n"]]]  # some query rows' indices, and these rows
 # How heads are joined: those of one piece, and what two pieces give; a mean is divided when all heads are there.
 JOINS: dict[Join, tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
@@ -435,6 +439,8 @@ class LayerAttention:
         """
         queries = range(self.tokens) if queries is None else queries
         heads = range(self.heads) if heads is None else heads
+        assert not isinstance(queries, slice)
+        assert not isinstance(heads, slice)
         row = ALIVE * self.images * self.tokens * self.like.element_size()  # bytes of a single head's
         rows = max(1, BUDGET // max(1, row))
         heads_at_once = min(rows, len(heads))
@@ -464,7 +470,19 @@ class LayerAttention:
         Returns:
             (b, r, n).
         """
-        return multiply(rows, partial(self.join_heads, each, heads=heads))
+        return self.multiply(rows, partial(self.join_heads, each, heads=heads))
+
+    def multiply(self, rows: Float[Tensor, "b r n"], pieces_of: Callable[[Indices], Pieces]) -> Float[Tensor, "b r n"]:
+        """`rows` times a matrix that comes in pieces, and of which only the query rows are made that they read."""
+        product = torch.zeros_like(rows)
+        for queries, piece in pieces_of(self.rows_read(rows)):
+            with without_autocast(rows):
+                product = product + rows[:, :, queries] @ piece
+        return product
+
+    def rows_read(self, rows: Float[Tensor, "*b n"]) -> Indices:
+        """The tokens that have a part in any of these rows; the rows of the others need not be made."""
+        return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
 
     def read_row(
         self, each: "Each", readout: Float[Tensor, "*b n"], heads: Indices | None = None
@@ -480,7 +498,7 @@ class LayerAttention:
         """What each token gets, in the mean over all heads and queries."""
         total = self.like.new_zeros(self.images, self.tokens)
         for _, piece in self.join_heads(each):
-            total += piece.sum(dim=1)
+            total = total + piece.sum(dim=1)
         return total / self.tokens
 
 
@@ -500,20 +518,6 @@ def gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[T
 def attention_x_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """Weights times gradient, A * d y / d A, to be joined."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
-
-
-def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
-    """The tokens that have a part in any of these rows; the rows of the others need not be made."""
-    return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
-
-
-def multiply(rows: Float[Tensor, "b r n"], pieces_of: Callable[[Indices], Pieces]) -> Float[Tensor, "b r n"]:
-    """`rows` times a matrix that comes in pieces, and of which only the query rows are made that they read."""
-    product = torch.zeros_like(rows)
-    for queries, piece in pieces_of(rows_read(rows)):
-        with without_autocast(rows):
-            product += rows[:, :, queries] @ piece
-    return product
 
 
 def layer_index(depth: int, layer: int, option: str = "layer") -> int:

@@ -115,11 +115,11 @@ class AttentionPooling(nn.Module):
         """The weight of each token: the query's attention weights, as the mean over the heads."""
         queries, keys, _ = self._project(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
-        return torch.cat([weights.new_zeros(len(tokens), prefix), weights], dim=1)
+        return torch.cat([weights.new_zeros(tokens.shape[0], prefix), weights], dim=1)
 
     def _project(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
         """The query's queries, the patches' keys and values: by one map as a whole, so that another can wrap it."""
-        queries, _, _ = self.attn.project(self.query.expand(len(tokens), -1, -1))
+        queries, _, _ = self.attn.project(self.query.expand(tokens.shape[0], -1, -1))
         _, keys, values = self.attn.project(tokens[:, prefix:])
         return queries, keys, values
 

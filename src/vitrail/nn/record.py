@@ -84,7 +84,9 @@ class Attended(NamedTuple):
         """The attention weights of all heads and query rows."""
         return self.weights()
 
-    def weights(self, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None) -> Weights:
+    def weights(
+        self, heads: Sequence[int] | slice | None = None, queries: Sequence[int] | slice | None = None
+    ) -> Weights:
         """The attention weights of these heads and query rows; of all when None."""
         q, k, mask = self.queries, self.keys, self.mask
         if heads is not None:

@@ -23,6 +23,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from vitrail.arguments import typed
 from vitrail.errors import UsageError
-from vitrail.nn.attention import Attention, attend
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, QuickGELU, StochasticDepth
 from vitrail.nn.embedding import PatchEmbedding, Size
 from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, NormedPatchEmbedding
@@ -119,14 +120,14 @@ def bias_of(part: nn.Module) -> Tensor | None:
     return bias[:, None, None] if bias is not None and isinstance(part, nn.Conv2d) else bias
 
 
-def attend_detached(queries: Tensor, keys: Tensor, *rest: Any) -> Tensor:
-    """`attend`, whose weights are constants to the gradient: linear in the values."""
-    return attend(queries.detach(), keys.detach(), *rest)
+def attend_detached(way: Callable[..., Tensor], queries: Tensor, keys: Tensor, *rest: Any) -> Tensor:
+    """A way to attend, whose weights are constants to the gradient: linear in the values."""
+    return way(queries.detach(), keys.detach(), *rest)
 
 
 def _attention(part: Any) -> nn.Module:
     form = copy.copy(part)
-    form.attend = attend_detached
+    form.attend = partial(attend_detached, part.attend)
     return form
 
 

@@ -33,7 +33,7 @@ class ClassToken(nn.Module):
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """The weight of each token in the pooled vector: 1 at the first."""
-        whole = tokens.new_ones(len(tokens), 1, dtype=torch.promote_types(tokens.dtype, torch.float32))
+        whole = tokens.new_ones(tokens.shape[0], 1, dtype=torch.promote_types(tokens.dtype, torch.float32))
         return F.pad(whole, (0, tokens.shape[1] - 1))
 
 

@@ -305,8 +305,9 @@ class Attributes(ShortRepr, Codec):
             UsageError: There is no such class, or the two are of different columns.
         """
         first = self.parts[0]
-        at, against = indices_of(outputs, outputs[:, first].argmax(dim=1) if wanted is None else wanted)
-        column = torch.repeat_interleave(torch.tensor([part.stop - part.start for part in self.parts])).to(at.device)
+        at, against = indices_of(outputs, wanted, outputs[:, first].argmax(dim=1))
+        columns = [number for number, part in enumerate(self.parts) for _ in range(part.start, part.stop)]
+        column = torch.tensor(columns, device=at.device)
         if against is not None and bool((odd := column[at] != column[against]).any()):
             pair = " and ".join(self.names[int(each[odd][0])] for each in (at, against))
             name = self.columns[int(column[against][odd][0])]

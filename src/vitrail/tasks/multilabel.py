@@ -310,13 +310,12 @@ class MultiLabels(ShortRepr, Codec):
         Raises:
             UsageError: A contrast is wanted, which labels that do not exclude each other do not have; or no such label.
         """
-        at, against = indices_of(outputs, outputs.argmax(dim=1) if wanted is None else wanted)
+        at, against = indices_of(outputs, wanted, outputs.argmax(dim=1))
         if against is not None:
             raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
-        least = torch.tensor([self.least(number) for number in at.tolist()], dtype=torch.float64)
-        every = torch.arange(len(at), device=at.device)
-        among = (outputs.argmax(dim=1) == at) & ~self.says(outputs)[every, at]
-        return OddsTarget(at, temperature=self.temperature, least=least, among=among.cpu())
+        least = torch.tensor([self.least(number) for number in range(self.outputs)], dtype=torch.float64)
+        among = (outputs.argmax(dim=1) == at) & ~self.says(outputs).gather(1, at[:, None])[:, 0]
+        return OddsTarget(at, temperature=self.temperature, least=least[at.cpu()], among=among.cpu())
 
     def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "MultiLabels":
         """The same with a temperature from ten images on, by all pairs of image and label; it predicts what it did."""

@@ -301,7 +301,7 @@ class Standardized(ShortRepr, Codec):
 
     def choose(self, outputs: Outputs, wanted: Any = None) -> ChosenTarget:
         """A number of each image, the first when None: why it is above the mean of training, or below it."""
-        at, against = indices_of(outputs, 0 if wanted is None else wanted)
+        at, against = indices_of(outputs, wanted, torch.zeros_like(outputs[:, 0], dtype=torch.long))
         if against is not None:
             raise UsageError("a contrast compares classes, but this model has none", Hint(drop=["contrast"]))
         widths = torch.tensor(self.widths or (math.nan,) * self.outputs, dtype=torch.float64)

@@ -350,13 +350,13 @@ def choose_class(outputs: Float[Tensor, "b v"], wanted: Wanted = None, temperatu
         UsageError: If an index is none, there is not one per sample, or it is out of range; names the range.
     """
     count = outputs.shape[1]
-    target, against = indices_of(outputs, outputs.argmax(dim=1) if wanted is None else wanted)
+    target, against = indices_of(outputs, wanted, outputs.argmax(dim=1))
     return OutputTarget(target) if count == 1 else ClassTarget(target, against, temperature, classes=count)
 
 
 def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> ChosenTarget:
     """One of the outputs of each sample as it is, the first when None; errors are those of `choose_class`."""
-    target, against = indices_of(outputs, 0 if wanted is None else wanted)
+    target, against = indices_of(outputs, wanted, torch.zeros_like(outputs[:, 0], dtype=torch.long))
     if against is not None:
         problem = "a contrast compares classes, but this model has none"
         raise UsageError(problem, Hint(drop=["contrast"], python="target=0, without contrast"))
@@ -393,8 +393,18 @@ def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarg
     return chosen
 
 
-def indices_of(outputs: Float[Tensor, "b v"], wanted: Wanted) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"] | None]:
-    """The indices of outputs, and those that they are held against; errors are those of `choose_class`."""
+def indices_of(
+    outputs: Float[Tensor, "b v"], wanted: Wanted, usual: Int[Tensor, "b"]
+) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"] | None]:
+    """The indices of outputs, and those that they are held against; errors are those of `choose_class`.
+
+    Args:
+        outputs: Decide the range of indices.
+        wanted: What is to be explained.
+        usual: The indices when that is None; they are not looked at, so that a graph can hold them.
+    """
+    if wanted is None:
+        return usual, None
     if not isinstance(wanted, tuple):
         return _check_indices(outputs, wanted), None
     if len(wanted) != 2:

@@ -9,12 +9,26 @@ With a class token nothing reads the patches after the last block, so the last l
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import attention, forward_pass
+from vitrail.explain.forward import ForwardPass, attention, forward_pass
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
+
+
+def attcat_of(forward: ForwardPass) -> Float[Tensor, "b n"]:
+    """The row over all tokens, of a pass with gradients that recorded attention and outputs of all blocks."""
+    outputs = [forward.record[f"{place}.output"] for place in forward.record.attentions()]
+    gradients = torch.autograd.grad(forward.logit.sum(), outputs)  # images do not mix: each gets its own
+    layers = zip(forward.layers(), outputs, gradients, strict=True)
+    rows = [
+        layer.mean_over_queries(attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
+        for layer, output, gradient in layers
+    ]
+    return torch.stack(rows).sum(dim=0)
 
 
 @explaining
@@ -33,11 +47,4 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
     forward = forward_pass(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
-    outputs = [forward.record[f"{place}.output"] for place in forward.record.attentions()]
-    gradients = torch.autograd.grad(forward.logit.sum(), outputs)  # images do not mix: each gets its own
-    layers = zip(forward.layers(), outputs, gradients, strict=True)
-    rows = [
-        layer.mean_over_queries(attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
-        for layer, output, gradient in layers
-    ]
-    return forward.attribution(torch.stack(rows).sum(dim=0), "attcat")
+    return forward.attribution(attcat_of(forward), "attcat")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Indices, LayerAttention, Pieces, attention_x_gradient, forward_pass, multiply
+from vitrail.explain.forward import Indices, LayerAttention, Pieces, attention_x_gradient, forward_pass
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -55,7 +55,7 @@ def generic_relevance_of(
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
         rows = start + relevance
-        relevance = relevance + multiply(rows, partial(relevance_of_layer, layer, clamp))
+        relevance = relevance + layer.multiply(rows, partial(relevance_of_layer, layer, clamp))
     return relevance
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import LayerAttention, attention_x_gradient, forward_pass, rows_read
+from vitrail.explain.forward import LayerAttention, attention_x_gradient, forward_pass
 from vitrail.explain.methods.rollout import keep_largest
 from vitrail.explain.target import Target
 from vitrail.nn.twin import without_autocast
@@ -54,7 +54,7 @@ def gradient_rollout_of(
     moved = torch.zeros_like(stays)
     for layer in reversed(layers):
         before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
-        queries = rows_read(before[0] + before[1])
+        queries = layer.rows_read(before[0] + before[1])
         for some, piece in keep_largest(layer, attention_x_gradient, queries, discard):
             raising = piece.clamp(min=0)
             fraction = 1 / (1 + raising.sum(dim=-1))[:, None]

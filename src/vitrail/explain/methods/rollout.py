@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.errors import check_choice, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Each, Indices, Join, LayerAttention, Pieces, attention, forward_pass, multiply
+from vitrail.explain.forward import Each, Indices, Join, LayerAttention, Pieces, attention, forward_pass
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -48,7 +48,7 @@ def rollout_of(
     check_choice("fusion", fusion, Join)
     rows = layers[-1].start_rows(readout)
     for layer in reversed(layers):
-        rows = multiply(rows, partial(mix_with_residual, layer, fusion, discard))
+        rows = layer.multiply(rows, partial(mix_with_residual, layer, fusion, discard))
     return rows
 
 
@@ -56,7 +56,7 @@ def mix_with_residual(layer: LayerAttention, fusion: Join, discard: float, queri
     """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
     for some, piece in keep_largest(layer, attention, queries, discard, fusion):
         mixed = 0.5 * piece
-        mixed[:, range(len(some)), some] += 0.5
+        mixed[:, range(piece.shape[1]), some] += 0.5
         yield some, mixed / mixed.sum(dim=-1, keepdim=True)
 
 
