@@ -22,7 +22,7 @@ from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import caveats
 from vitrail.explain.forward import ForwardPass, LayerAttention, on_grid, readout_of
-from vitrail.explain.methods.attcat import attcat
+from vitrail.explain.methods.attcat import attcat_of
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.cross_attention import cross_attention
@@ -155,7 +155,7 @@ FAULTS = {
         guards=of_package(attention_checks.head_view_is_exact),
     ),
     "AttCAT: without its sign": Fault(
-        attcat,
+        attcat_of,
         lambda times, one, other: times(one, other).abs(),
         at="*",
         guards=of_package(attention_checks.attcat_is_exact),
