@@ -15,7 +15,16 @@ def run(options: Export, command: str) -> int:
     model = load(options.run, **load_options(options))
     size = (options.size, options.size) if isinstance(options.size, int) else options.size
     show_waiting("exporting and proving")
-    found = export(model, to=options.to, out=options.out, size=size, weights=options.weights, check=options.check)
+    found = export(
+        model,
+        to=options.to,
+        out=options.out,
+        size=size,
+        weights=options.weights,
+        explain=options.explain,
+        conservative=options.conservative,
+        check=options.check,
+    )
     show_waiting("")
     if options.json:
         print_json({"model": options.run, **found.to_dict()})

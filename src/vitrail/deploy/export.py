@@ -17,6 +17,7 @@ from torch import nn
 
 from vitrail.arguments import typed
 from vitrail.data.images import Images
+from vitrail.deploy.attribution import check_method, with_map
 from vitrail.deploy.layouts import write_native
 from vitrail.deploy.onnx import (
     OPSET,
@@ -32,6 +33,7 @@ from vitrail.deploy.onnx import (
 from vitrail.deploy.positions import for_any_size
 from vitrail.deploy.proof import count_changes, images_for, prove_file, time_file
 from vitrail.errors import DataError, Hint, RunError, UsageError, check_choice, counted
+from vitrail.explain.methods.table import DEFAULT
 from vitrail.io import check_writable, other_out, write_file
 from vitrail.model import Model, open_first
 from vitrail.model.model import resize_model
@@ -94,6 +96,8 @@ def export(
     out: str | Path | None = None,
     size: tuple[int, int] | Literal["any"] | None = None,
     weights: Weights = "fp32",
+    explain: str | None = None,
+    conservative: bool = False,
     check: str | Path | None = None,
 ) -> Exported:
     """Write a model for another runtime or library, and see that it answers alike there.
@@ -106,6 +110,8 @@ def export(
         size: Height and width of the images in pixels, the model's own when None; to ONNX "any" leaves both open, for
             the readers and for who resizes otherwise: whatever patches divide.
         weights: To ONNX: how numbers are stored; they are computed in fp32 anyhow.
+        explain: To ONNX: a method whose map of the answer is a second output, (b, rows, columns); None for none.
+        conservative: Whether the map is of the network's detached form (`vitrail.nn.twin`).
         check: To ONNX: images to prove it with: a file, a folder, a list, a named set; those of the run when None, else
             drawn ones.
 
@@ -119,9 +125,16 @@ def export(
     """
     check_choice("to", to, Target)
     check_choice("weights", weights, Weights)
-    for name, value, usual in (("size", size, None), ("weights", weights, "fp32"), ("check", check, None)):
-        if to != "onnx" and value != usual and not isinstance(value, tuple):
+    alone = {"size": size if size == "any" else None, "explain": explain, "check": check, "conservative": conservative}
+    for name, value in {**alone, "weights": weights if weights != "fp32" else None}.items():
+        if to != "onnx" and value:
             raise UsageError(f"{name}={value} is for ONNX, and this goes to {to}", Hint(drop=[name]))
+    if explain is None and conservative:
+        raise UsageError("conservative is of a map, and there is none", Hint({"explain": DEFAULT}))
+    if explain is not None:
+        check_method(explain)
+        if size == "any":
+            raise UsageError("a map is of one size of images, but the size is any", Hint(drop=["size"]))
     began = time.perf_counter()
     model = open_first(model, "export('runs/latest')")
     place = _place(model, to, out)
@@ -132,7 +145,10 @@ def export(
         except UsageError as error:
             nearest = error.hint.flags.get("image_size")
             raise UsageError(error.problem, Hint({"size": nearest}) if nearest else Hint(drop=["size"])) from error
-    found = _to_onnx(model, place, size == "any", weights, check) if to == "onnx" else _to_library(model, to, place)
+    if to == "onnx":
+        found = _to_onnx(model, place, size == "any", weights, explain, conservative, check)
+    else:
+        found = _to_library(model, to, place)
     return replace(found, seconds=time.perf_counter() - began)
 
 
@@ -145,14 +161,25 @@ def _to_library(model: Model, to: str, folder: Path) -> Exported:
     return Exported(to, folder, files, found.gap, 0, images, "drawn images", opened, notes=found.notes)
 
 
-def _to_onnx(model: Model, file: Path, any_size: bool, weights: Weights, check: str | Path | None) -> Exported:
+def _to_onnx(
+    model: Model,
+    file: Path,
+    any_size: bool,
+    weights: Weights,
+    explain: str | None,
+    conservative: bool,
+    check: str | Path | None,
+) -> Exported:
     """As one file with its readers beside it; see `onnx` and `proof`."""
     check_installed()
     contract_of(model)  # refuses what has no reader, before anything is computed
     model.network.to("cpu")
     network, (images, of) = stored_network(model, weights), images_for(model, check)
     changed = None if weights == "fp32" else _judge(model, network, images, of, weights)
-    contract, traced = contract_of(model, weights, any_size=any_size), network
+    explained = None if explain is None else {"method": explain, "conservative": conservative}
+    contract, traced = contract_of(model, weights, explained, any_size), network
+    if explain is not None:
+        traced = with_map(replace(model, network=network), explain, conservative)
     if any_size:
         if not isinstance(network, ViT):
             raise UsageError(f"only a ViT takes any size, not {type(network).__name__}", Hint(drop=["size"]))

@@ -33,6 +33,7 @@ OPSET = 18
 RUNTIMES = "onnxruntime 1.16 or newer"
 LARGEST = 2**31 - 2**20  # bytes of a file, by its format
 LEAST = 1024  # numbers from which on a tensor is stored in fewer bits
+GROUP = 32  # numbers of a row that share a scale
 Weights = Literal["fp32", "fp16", "int8"]
 
 
@@ -207,19 +208,20 @@ def stored_network(model: Model, weights: Weights) -> nn.Module:
             if weights == "fp16":
                 tensor.copy_(tensor.half().float())
             elif tensor.ndim in (2, 4):
-                whole, scale = _as_int8(tensor.numpy(), 0)
-                tensor.copy_(torch.from_numpy(whole.astype(np.float32) * scale))
+                whole, scale = _as_int8(tensor.flatten(1).numpy())
+                tensor.copy_(torch.from_numpy((whole * scale).reshape(tensor.shape)))
             if not bool(tensor.isfinite().all()):
                 raise UsageError(f"{name} has numbers above 65,504, the largest of fp16", "--weights int8, or fp32")
     return network
 
 
-def _as_int8(tensor: Float[np.ndarray, "..."], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers -127..127, and what each row along an axis is multiplied by."""
-    others = tuple(other for other in range(tensor.ndim) if other != axis)
-    scale = np.abs(tensor).max(axis=others, keepdims=True) / np.float32(127)
+def _as_int8(rows: Float[np.ndarray, "r c"]) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers -127..127 (r, groups, n), and what each group of a row is multiplied by (r, groups, 1)."""
+    group = GROUP if rows.shape[1] % GROUP == 0 else rows.shape[1]
+    parts = rows.reshape(len(rows), -1, group)
+    scale = np.abs(parts).max(axis=2, keepdims=True) / np.float32(127)
     scale = np.where(scale > 0, scale, 1).astype(np.float32)
-    return np.rint(tensor / scale).astype(np.int8), scale
+    return np.rint(parts / scale).astype(np.int8), scale
 
 
 def store(proto: Any, weights: Weights) -> None:
@@ -232,29 +234,35 @@ def store(proto: Any, weights: Weights) -> None:
     from onnx import TensorProto, helper, numpy_helper
 
     added = []
-    for number, held in enumerate(list(proto.graph.initializer)):
+    for held in list(proto.graph.initializer):
         if weights == "fp32" or held.data_type != TensorProto.FLOAT or np.prod(held.dims) < LEAST:
             continue
         tensor, name = numpy_helper.to_array(held), held.name
-        parts = {}
-        if weights == "fp16" and np.array_equal(tensor.astype(np.float16).astype(np.float32), tensor):
-            parts = {"half": tensor.astype(np.float16)}
-        elif weights == "int8" and len(held.dims) in (2, 4):
-            for axis in (0, 1):
-                whole, scale = _as_int8(tensor, axis)
-                if np.allclose(whole * scale, tensor, rtol=1e-6, atol=0):
-                    parts = {"whole": whole, "scale": scale}
+        half, steps = tensor.astype(np.float16), list[tuple[str, list[str], Any]]()
+        parts: dict[str, np.ndarray] = {}
+        if weights == "fp16" and np.array_equal(half.astype(np.float32), tensor):
+            parts = {"half": half}
+        elif weights == "int8" and tensor.ndim in (2, 4):
+            for turned in (False, True) if tensor.ndim == 2 else (False,):  # of a product the exporter turns the matrix
+                rows = tensor.T if turned else tensor.reshape(len(tensor), -1)
+                whole, scale = _as_int8(rows)
+                if np.allclose((whole * scale).reshape(rows.shape), rows, rtol=1e-6, atol=0):
+                    shape = np.array(rows.shape if turned else tensor.shape, np.int64)
+                    parts = {"whole": whole, "scale": scale, "shape": shape}
+                    steps = [("Mul", ["scale"], {}), ("Reshape", ["shape"], {})]
+                    steps += [("Transpose", [], {"perm": [1, 0]})] * turned
         if not parts:
             continue
         proto.graph.initializer.remove(held)
         stored = {part: f"{name}.{part}" for part in parts}
         proto.graph.initializer.extend(numpy_helper.from_array(parts[part], stored[part]) for part in parts)
-        made = name if "half" in parts else f"{name}.float"
-        added.append(
-            helper.make_node("Cast", [next(iter(stored.values()))], [made], f"cast_{number}", to=TensorProto.FLOAT)
-        )
-        if "scale" in parts:
-            added.append(helper.make_node("Mul", [made, stored["scale"]], [name], f"scale_{number}"))
+        at, fp32 = next(iter(stored.values())), dict[str, Any](to=TensorProto.FLOAT)
+        for number, (kind, more, how) in enumerate([("Cast", [], fp32), *steps]):
+            made = name if number == len(steps) else f"{name}.{kind}"
+            added.append(
+                helper.make_node(kind, [at, *(stored[part] for part in more)], [made], f"{name}.{number}", **how)
+            )
+            at = made
     nodes = list(proto.graph.node)
     del proto.graph.node[:]
     proto.graph.node.extend([*added, *nodes])

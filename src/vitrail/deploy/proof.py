@@ -28,13 +28,16 @@ from torch import Tensor, nn
 from vitrail.data.images import FileImages, Images, evenly
 from vitrail.data.sources import read_images
 from vitrail.errors import VitrailError, counted, some_of
+from vitrail.explain.methods.table import METHODS
 from vitrail.model import Model
 from vitrail.model.model import resize_model
-from vitrail.model.onnx_file import OUTPUTS, PIXELS, open_session, read_contract, relative_gap
+from vitrail.model.onnx_file import MAP, OUTPUTS, PIXELS, open_session, read_contract, relative_gap
 from vitrail.nn import evaluating
+from vitrail.nn.twin import detached
 from vitrail.runs.data import open_for, run_of
 
 GAP = 1e-5  # of the largest output
+MAPS = 1e-4  # of the largest number of the maps
 FILES, MOST = 24, 8  # images that the readers answer, and of one batch
 BATCHES = {MOST: FILES, 3: 6, 1: 2}  # images that are answered in batches of each size
 ANSWERS = 1e-3  # by how much a number of a prediction may differ, beside its size or 1
@@ -142,6 +145,9 @@ def prove_file(
                 outputs = torch.cat([own.network(some).cpu() for some in inputs.split(8)])
             answers = model.output.answer(outputs, list(map(str, files)), model.facts, inputs)
             wanted = [one.to_dict() for one in answers]
+            if contract["explain"] is not None:
+                maps = _maps(own, contract["explain"], inputs)
+                wanted = [{**one, MAP: own_map} for one, own_map in zip(wanted, maps.tolist(), strict=True)]
             runs = [(_python, batch, count) for batch, count in BATCHES.items() if not named or batch == MOST]
             for runtime, batch, count in (*runs, (_node, MOST, MOST)):
                 where, found, problem = runtime(file, files[:count], [*named, "--batch", str(batch)])
@@ -154,6 +160,13 @@ def prove_file(
                 if faults:  # which no other run takes back
                     return Proven(gap, flips, len(files), of, runtimes, tuple(faults))
     return Proven(gap, flips, len(files), of, runtimes, ())
+
+
+def _maps(model: Model, explained: Mapping[str, Any], inputs: Tensor) -> Float[Tensor, "b rows columns"]:
+    """What the method itself gives, of the answers to these images."""
+    held = replace(model, network=detached(model.network)) if explained["conservative"] else model
+    function = METHODS[explained["method"]].function
+    return torch.cat([function(held, some).values.detach().cpu() for some in inputs.split(MOST)])
 
 
 def _sizes(model: Model, contract: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -169,9 +182,13 @@ def _compare(
     theirs = [each.get("outputs", []) for each in found]
     if len(found) != len(wanted) or {len(row) for row in theirs} != {outputs.shape[1]}:
         return math.inf, len(wanted), [f"{len(found)} answers came for {counted(len(wanted), 'image')}"]
+    own, other = ([each[MAP] for each in rows if MAP in each] for rows in (wanted, found))
+    apart = relative_gap(torch.tensor(own), torch.tensor(other)) if own or other else 0.0
     gap = relative_gap(outputs, torch.tensor([[math.nan if one is None else one for one in row] for row in theirs]))
-    flips = [own["file"] for own, other in zip(wanted, found, strict=True) if not _alike(own, other)]
-    words = [f"outputs differ by {gap:.1e} of the largest (at most {GAP:.0e})"] * (not gap <= GAP)
+    said = [{key: value for key, value in each.items() if key != MAP} for each in wanted]
+    flips = [own["file"] for own, other in zip(said, found, strict=True) if not _alike(own, other)]
+    words = [f"maps differ by {apart:.1e} of the largest number (at most {MAPS:.0e})"] * (not apart <= MAPS)
+    words += [f"outputs differ by {gap:.1e} of the largest (at most {GAP:.0e})"] * (not gap <= GAP)
     words += (
         [f"{counted(len(flips), 'answer differs', 'answers differ')}, first that of {Path(flips[0]).name}"]
         if flips
