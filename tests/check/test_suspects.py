@@ -11,6 +11,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import vitrail
+from tests.deploy.small import small_model
 from tests.real import real_data
 from tests.shared_runs import photographs, run_of
 from vitrail.check import neighbours
@@ -202,14 +203,13 @@ def _ridge(
 
 def test_a_number_and_a_label_that_the_model_does_not_see_are_on_the_page(tmp_path: Path) -> None:
     rows, draw = [], np.random.default_rng(0)
-    for number in range(80):
-        bright, red = int(draw.integers(0, 120)), number % 2
+    for number in range(120):
+        bright, red = int(draw.integers(0, 45)) + 75 * (number % 4 > 1), number % 2
         pixels = draw.integers(60 + bright, 75 + bright, (40, 40, 3), dtype=np.uint8)
         pixels[:, :, 2 - 2 * red] //= 4
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
         rows.append((number, bright + 200 * (number == 9), ["blue", "red"][red], "day" if bright > 60 else "night"))
-    for number in (30, 42, 64):
-        rows[number] = (*rows[number][:2], "blue|red", rows[number][3])
+    rows[30] = (*rows[30][:2], "blue|red", rows[30][3])
     for name, kind, line in (
         ("number.csv", "suspect number", lambda one: f"{one[0]}.png,{one[1]}"),
         ("labels.csv", "suspect label", lambda one: f"{one[0]}.png,{one[2]}|{one[3]}"),
@@ -218,13 +218,13 @@ def test_a_number_and_a_label_that_the_model_does_not_see_are_on_the_page(tmp_pa
         head = {"number.csv": "path,count", "labels.csv": "path,labels"}.get(name, "path,colour,time")
         layout = Layout(label_column="colour,time" if name == "columns.csv" else "")
         (tmp_path / name).write_text("\n".join([head, *map(line, rows)]))
-        report = check_data(tmp_path / name, model=run_of("photos"), layout=layout)
+        report = check_data(tmp_path / name, model=small_model(), layout=layout)
         (found,) = [each for each in report.findings if each.kind == kind]
         first = found.sets[0][0].to_dict()
         if kind == "suspect number":
             assert (first["file"], abs(first["features_say"]["count"] - rows[9][1]) > 100) == ("9.png", True)
         else:
-            assert first["file"] in {"30.png", "42.png", "64.png"}
+            assert (first["file"], len(found.sets)) == ("30.png", 1)
             seen = (["colour=red"], ["colour=blue"]) if name == "columns.csv" else (["red"], [])
             assert (first["unseen"], first["missing"]) == seen
         assert "red</b>" in report.page() or "standard deviations off" in report.page()
