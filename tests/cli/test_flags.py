@@ -205,6 +205,10 @@ FLAGS = {
         *("--device", "--json"),
         *("--recipe", "--image-size", "--resize", "--init", "--seed", "--config", "--task", "--count"),
     },
+    "export": {
+        *(WEIGHTS - {"--image-size"}),
+        *("--to", "--out", "--size", "--check", "--weights", "--explain", "--conservative", "--json"),
+    },
     "models": {*WEIGHTS, "--classes", "--json"},
     "completion": set(),
     "doctor": {*WEIGHTS, "--json"},
@@ -218,6 +222,7 @@ POSITIONALS = {
     "explain": ["RUN", "IMAGES"],
     "embed": ["RUN", "DATA"],
     "similar": ["RUN", "IMAGES", "DATA"],
+    "export": ["RUN"],
     "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
     "doctor": ["[RUN]"],
@@ -225,6 +230,7 @@ POSITIONALS = {
 REQUIRED = {
     "distill": ["--teacher WEIGHTS"],
     "embed": ["--out PATH"],
+    "export": ["--to {onnx,transformers,timm,torchvision}"],
 }
 
 

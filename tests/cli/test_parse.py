@@ -238,7 +238,8 @@ def test_every_bound_of_an_option_is_held_and_the_hint_is_inside() -> None:
         for option in options.values():
             for bound in (each for each in outside if option.stated(each) is not None and option.hidden is None):
                 others = [one for one in options.values() if one.required and not one.positional]
-                given = [word for one in others for word in one.typed(["x"])] + [f"{option.flag}={{}}"]
+                given = [word for one in others for word in one.typed([str(one.choices[0] if one.choices else "x")])]
+                given += [f"{option.flag}={{}}"]
                 typed = shlex.join([*names, *given]).format(option.stated(bound) + outside[bound])
                 with must_raise(UsageError, option.flag) as caught:
                     parse(row.options, verb, shlex.split(typed))

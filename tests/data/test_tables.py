@@ -283,12 +283,12 @@ def test_what_to_try_shows_the_fault_when_it_is_typed(photos: Path) -> None:
         else:
             assert (dict(hint.flags), list(hint.drop)) == ({}, ["label_column"])
     listed = str(write(photos, "bad.csv", ["path", "images/p00.png"]))
-    typed = shlex.split(str(unlabelled(listed)), comments=True)
+    typed = shlex.split(unlabelled(listed).text, comments=True)
     assert subprocess.run(typed, capture_output=True, text=True, check=True).stdout.split() == [
         "path",
         "images/p00.png",
     ]
-    assert "#" not in unlabelled(str(photos))
+    assert "#" not in str(unlabelled(str(photos)))
 
 
 def test_an_id_of_two_files(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "config": partial(check_path, kind=UsageError),
     **dict.fromkeys(("similar_to", "background", "check"), check_images),
     "nearest": lambda name: name in ("auto", "none") or check_path(Path(name)),
-    **{name: partial(check_methods, option=name) for name in ("method", "methods")},
+    **{name: partial(check_methods, option=name) for name in ("method", "methods", "explain")},
     "student": check_network,
     "device": lambda name: name == "auto" or parse_device(name),
     "task": partial(check_task, known=LEARNT),
