@@ -12,6 +12,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from PIL import Image
 
 import vitrail
 from tests.deploy.small import exported, small_model
@@ -103,6 +104,14 @@ def overflow(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def declare(proto: onnx.ModelProto) -> None:
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+
+
+def state_twice(proto: onnx.ModelProto) -> None:
+    proto.metadata_props.insert(0, proto.metadata_props[0])
+
+
 FAULTS: dict[str, Callable[[onnx.ModelProto], object]] = {
     "output bias": lambda proto: changed(proto, "head.bias", lambda array: array + 0.01 * (array == array.max())),
     "frozen batch": freeze_batch,
@@ -112,6 +121,10 @@ FAULTS: dict[str, Callable[[onnx.ModelProto], object]] = {
     "dropped norm": drop_norm,
     "resize rule": lambda proto: stated(proto, lambda found: found["input"].update(interpolation="bilinear")),
     "patches out of order": reorder_patches,
+    "a format that the oldest runtime does not read": lambda proto: setattr(proto, "ir_version", 10),
+    "another width is declared": declare,
+    "two contracts": state_twice,
+    "a path": lambda proto: setattr(proto.graph.node[0], "doc_string", str(Path(torch.__file__).parent)),
     "temperature": lambda proto: stated(proto, lambda found: found["answer"][0].update(temperature=1.0)),
 }
 
@@ -156,6 +169,18 @@ def test_fewer_bits_are_stored_and_computed_in_fp32(weights: Weights, tmp_path: 
     assert 0 < relative_gap(exact, wanted) < {"fp16": 1e-2, "int8": 0.1}[weights]
 
 
+def test_an_export_is_evaluated_as_its_model_is(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    rows = ["path,label"]
+    for number in range(12):
+        Image.fromarray(draw.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{('bleu clair', 'g')[number % 2]}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    ours, theirs = (vitrail.evaluate(one, tmp_path / "list.csv") for one in (small_model(), exported()))
+    assert theirs.value == ours.value
+    assert theirs.loss == pytest.approx(ours.loss, rel=1e-5)
+
+
 def test_what_is_no_export_is_refused(tmp_path: Path):
     (tmp_path / "text.onnx").write_text("no graph")
     proto = onnx.load(exported())
@@ -172,6 +197,11 @@ def test_what_is_no_export_is_refused(tmp_path: Path):
         vitrail.export(small_model(), out=tmp_path / "model.onnx", size=(25, 32))
     with must_raise(UsageError):
         vitrail.export(small_model(), out=tmp_path / "foreign.onnx")
+    with must_raise(UsageError):
+        vitrail.export(small_model(), out=tmp_path / "model.onnx", weights="int8")  # which nobody can count
+    (tmp_path / "predict.py").write_text("my own")
+    with must_raise(UsageError, "predict.py"):
+        vitrail.export(small_model(), out=tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
     with must_raise(DataError):
         read_contract({KEY: "{"}, "a file")

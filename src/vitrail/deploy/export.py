@@ -7,8 +7,10 @@ A file is called what was asked for only when it has answered as the model does.
 failed, its name ends in `.failed`.
 """
 
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +36,7 @@ from vitrail.deploy.positions import for_any_size
 from vitrail.deploy.proof import count_changes, images_for, prove_file, time_file
 from vitrail.errors import DataError, Hint, RunError, UsageError, check_choice, counted
 from vitrail.explain.methods.table import DEFAULT
-from vitrail.io import check_writable, other_out, write_file
+from vitrail.io import check_writable, write_file
 from vitrail.model import Model, open_first
 from vitrail.model.model import resize_model
 from vitrail.model.onnx_file import open_onnx
@@ -43,6 +45,7 @@ from vitrail.runs.data import run_of
 
 Target = Literal["onnx", "transformers", "timm", "torchvision"]
 ENDING, FAILED = ".onnx", ".failed"
+_TITLE = "an ONNX file that vitrail"  # stands in the first lines of both readers
 READERS = {"predict.py": "predict.py.txt", "predict.js": "predict.js"}  # beside the file, by their names here
 COUNTED, ENOUGH = 2000, 1000  # images by which fewer bits are judged, at most; from which on these are enough
 MOST_CHANGED = 0.01  # of their answers
@@ -186,16 +189,20 @@ def _to_onnx(
         traced = for_any_size(network)
     proto = build(model, contract, traced)
     store(proto, weights)
-    unproven = file.with_name(file.name + FAILED)
-    write_file(unproven, to_bytes(proto))
-    for name, text in READERS.items():
-        write_file(file.with_name(name), Path(__file__).with_name(text).read_text(encoding="utf-8"))
-    proven = prove_file(model, network, contract, unproven, images, of)
-    if proven.faults:
-        problem = f"{unproven} does not answer as the model does: {'; '.join(proven.faults[:3])}"
-        raise RunError(problem, "report it with these lines; no other file was written")
-    took = time_file(unproven, model.preprocessing.size, model.preprocessing.channels)
-    unproven.replace(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{file.stem}-", dir=file.parent) as folder:
+        place = Path(folder) / file.name
+        write_file(place, to_bytes(proto))
+        for name, text in READERS.items():
+            write_file(place.with_name(name), _reader(text))
+        proven = prove_file(model, network, contract, place, images, of)
+        if proven.faults:
+            failed = place.replace(file.with_name(file.name + FAILED))
+            problem = f"{failed} does not answer as the model does: {'; '.join(proven.faults[:3])}"
+            raise RunError(problem, "report it with these lines; no other file was written")
+        took = time_file(place, model.preprocessing.size, model.preprocessing.channels)
+        for name in (*READERS, file.name):  # the file itself comes last
+            place.with_name(name).replace(file.with_name(name))
     files = {str(each): each.stat().st_size for each in (file, *map(file.with_name, READERS))}
     notes = (f"opset {OPSET}, for {RUNTIMES}; no training image is in it",)
     seen = proven.gap, proven.flips, proven.images, proven.of, proven.runtimes
@@ -206,8 +213,12 @@ def _judge(model: Model, network: nn.Module, images: Images | None, of: str, wei
     """How many answers fewer bits change, and of how many images.
 
     Raises:
+        UsageError: There are no images.
         RunError: More than one in a hundred.
     """
+    if images is None:
+        problem = f"what {weights} changes is counted on images, and none are at hand"
+        raise UsageError(problem, Hint({"check": "./photos"}))
     changed, count = count_changes(model, network, images, COUNTED)
     if changed > MOST_CHANGED * count:
         problem = f"{weights} changes {changed} of {counted(count, 'answer')} to {of}, more than one in a hundred"
@@ -228,9 +239,17 @@ def _place(model: Model, to: str, out: str | Path | None) -> Path:
         return place
     if place.suffix != ENDING:
         raise UsageError(f"an ONNX file ends in {ENDING}, got {place}", Hint({"out": str(place.with_suffix(ENDING))}))
-    if place.exists():
-        try:
-            open_onnx(place)
-        except DataError as error:
-            raise UsageError(f"{place} exists, and is no export of vitrail", other_out(place)) from error
+    ours = dict.fromkeys(READERS, lambda path: _TITLE in path.read_text("utf-8", "replace")) | {place.name: open_onnx}
+    for name, opens in ours.items():
+        beside = place.with_name(name)
+        with suppress(DataError):
+            if not beside.exists() or opens(beside):
+                continue
+        other = place.parent / "export" / place.name
+        raise UsageError(f"{beside} exists, and is no export of vitrail", Hint({"out": str(other)}))
     return place
+
+
+def _reader(name: str) -> str:
+    """The text of a reader."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

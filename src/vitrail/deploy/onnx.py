@@ -8,10 +8,11 @@ out, so that no path of a machine leaves the house.
 """
 
 import copy
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from vitrail.model.onnx_file import FORMAT, INSTALL, KEY, MAP, OUTPUTS, PIXELS
 from vitrail.nn import ViT, evaluating
 from vitrail.text import short_paths
 
-OPSET = 18
+OPSET, IR = 18, 8  # what onnxruntime 1.16 reads: of operators, and of the file's own format
 RUNTIMES = "onnxruntime 1.16 or newer"
 LARGEST = 2**31 - 2**20  # bytes of a file, by its format
 LEAST = 1024  # numbers from which on a tensor is stored in fewer bits
@@ -135,23 +136,35 @@ def build(model: Model, contract: Mapping[str, Any], network: nn.Module) -> Any:
         except Exception as error:  # torch's own, of many kinds, and whatever a part of one's own raises
             cause = error.__cause__ or error
             why = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-            problem = f"the network {type(model.network).__name__} cannot be written as an ONNX graph ({why[:300]})"
-            raise RunError(problem, "parts that torch.export traces; --debug shows where it stopped") from error
+            problem = f"{_part_of(cause, module)} cannot be written as an ONNX graph ({why[:300]})"
+            raise RunError(problem, "a part that does not decide by the numbers it sees") from error
     assert program is not None
     proto = program.model_proto
     _clean(proto)
     onnx.helper.set_model_props(proto, {KEY: to_json(contract, indent=None).strip()})
+    proto.ir_version = IR
     proto.producer_name, proto.producer_version = "vitrail", version("vitrail")
     return proto
 
 
+def _part_of(error: BaseException, module: FromPixels) -> str:
+    """Which part of the network was at work when an error came up, by its class and name."""
+    names, trace = {id(part): name for name, part in module.network.named_modules()}, error.__traceback__
+    found: Any = module.network
+    while trace is not None:
+        owner, trace = trace.tb_frame.f_locals.get("self"), trace.tb_next
+        found = owner if id(owner) in names else found
+    place = names[id(found)]
+    return f"the part {type(found).__name__} at {place}" if place else f"the network {type(found).__name__}"
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch and onnxscript say of themselves while they export."""
+    """Without what torch and onnxscript print of themselves while they export: notes, and graphs that did not go."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -27,19 +27,20 @@ from torch import Tensor, nn
 
 from vitrail.data.images import FileImages, Images, evenly
 from vitrail.data.sources import read_images
+from vitrail.deploy.onnx import IR
 from vitrail.errors import VitrailError, counted, some_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.model import Model
 from vitrail.model.model import resize_model
-from vitrail.model.onnx_file import MAP, OUTPUTS, PIXELS, open_session, read_contract, relative_gap
+from vitrail.model.onnx_file import KEY, MAP, OUTPUTS, PIXELS, open_session, read_contract, relative_gap
 from vitrail.nn import evaluating
 from vitrail.nn.twin import detached
 from vitrail.runs.data import open_for, run_of
 
 GAP = 1e-5  # of the largest output
 MAPS = 1e-4  # of the largest number of the maps
-FILES, MOST = 24, 8  # images that the readers answer, and of one batch
-BATCHES = {MOST: FILES, 3: 6, 1: 2}  # images that are answered in batches of each size
+FILES, MOST = 24, 8  # images that the readers answer, and at most so many at a time here
+BATCHES = {FILES: FILES, 8: 8, 3: 6, 1: 2}  # images that are answered in batches of each size
 ANSWERS = 1e-3  # by how much a number of a prediction may differ, beside its size or 1
 SECONDS = 600  # after which a reader is given up
 DRAWN = "drawn images, since no others are at hand (--check DIR names some)"
@@ -136,6 +137,7 @@ def prove_file(
     wrong = [name for name in {**stated, **contract} if stated.get(name) != contract.get(name)]
     if wrong:
         faults.append(f"the file states another {some_of(sorted(wrong))} than the model")
+    faults += _inspect(file, contract)
     with as_files(images, model.preprocessing.size) as files:
         for size in _sizes(model, contract):
             named = [] if size == model.preprocessing.size else ["--size", "x".join(map(str, size))]
@@ -148,7 +150,7 @@ def prove_file(
             if contract["explain"] is not None:
                 maps = _maps(own, contract["explain"], inputs)
                 wanted = [{**one, MAP: own_map} for one, own_map in zip(wanted, maps.tolist(), strict=True)]
-            runs = [(_python, batch, count) for batch, count in BATCHES.items() if not named or batch == MOST]
+            runs = [(_python, batch, count) for batch, count in BATCHES.items() if not named or batch == FILES]
             for runtime, batch, count in (*runs, (_node, MOST, MOST)):
                 where, found, problem = runtime(file, files[:count], [*named, "--batch", str(batch)])
                 words = [problem] * (found is not None and bool(problem))
@@ -160,6 +162,36 @@ def prove_file(
                 if faults:  # which no other run takes back
                     return Proven(gap, flips, len(files), of, runtimes, tuple(faults))
     return Proven(gap, flips, len(files), of, runtimes, ())
+
+
+def _inspect(file: Path, contract: Mapping[str, Any]) -> list[str]:
+    """What is wrong in the file itself: its format, declared shapes, other texts than the contract, paths."""
+    import onnx
+
+    proto, faults = onnx.load(file), list[str]()
+    opsets = {each.domain: each.version for each in proto.opset_import}
+    if proto.ir_version > IR or opsets != {"": contract["opset"]}:
+        formats = f"format {proto.ir_version} and opset {opsets}"
+        faults.append(f"it is of {formats}, which {contract['runtimes']} may not read")
+    if [entry.key for entry in proto.metadata_props] != [KEY] or proto.doc_string or proto.graph.doc_string:
+        faults.append("it has other texts than one contract")
+    height, width = contract["input"]["size"]
+    sides = [str, str] if contract["any_size"] else [height, width]
+    declared = [
+        each.dim_param or each.dim_value
+        for named in (*proto.graph.input, *proto.graph.output)
+        for each in named.type.tensor_type.shape.dim
+    ]
+    count = sum(len(head["names"]) or head["count"] for head in contract["answer"])
+    grid = [height // contract["patch"][0], width // contract["patch"][1]]
+    wanted = [str, *sides, contract["input"]["channels"], str, count, *([str, *grid] if contract["explain"] else [])]
+    fits = [type(one) is own if own is str else one == own for one, own in zip(declared, wanted, strict=False)]
+    if len(declared) != len(wanted) or not all(fits):
+        faults.append(f"it declares the shapes {declared}")
+    content = file.read_bytes()
+    places = {str(Path(__file__).parents[2]), str(Path(torch.__file__).parent), str(Path.home()), str(Path.cwd())}
+    named = [place for place in places if len(place) > 4 and place.encode() in content]
+    return [*faults, f"the path {named[0]} stands in it"] if named else faults
 
 
 def _maps(model: Model, explained: Mapping[str, Any], inputs: Tensor) -> Float[Tensor, "b rows columns"]:
@@ -252,10 +284,8 @@ def _run(command: Sequence[str], folder: Path) -> tuple[list[Any], str]:
 # ---- what fewer bits cost, and how fast the file is
 
 
-def count_changes(model: Model, network: nn.Module, images: Images | None, most: int) -> tuple[int, int]:
+def count_changes(model: Model, network: nn.Module, images: Images, most: int) -> tuple[int, int]:
     """In how many images another network answers otherwise than the model's own, and of how many."""
-    if images is None:
-        return 0, 0
     changed, some = 0, evenly(range(len(images)), most)
     with evaluating(model.network), evaluating(network), torch.no_grad():
         for first in range(0, len(some), 32):

@@ -38,7 +38,7 @@ from vitrail.runs.folder import RunFolder
 from vitrail.runs.known import INITIAL
 from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
-from vitrail.weights.places import is_foreign
+from vitrail.weights.places import is_foreign, is_onnx
 
 MODEL = "model"  # the folder of the model in a run
 CHANGED = "The data have changed since the training."
@@ -184,7 +184,7 @@ def check_objects(run: Run, data: str | None, reader: Reader | None, loaded: boo
         UsageError: Some are missing; its hint is the call in Python.
         DataError: There is no model.
     """
-    if is_foreign(str(run.name)):
+    if is_foreign(str(run.name)) or is_onnx(str(run.name)):
         return
     own, name = own_objects_of(open_model(run.path)[1]), repr(str(run.name))
     words = [python_call("load", [name], own) if own else name, *([] if data is None else [repr(data)])]
