@@ -96,6 +96,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "distill": (vitrail.distill, {"data": "images", "teacher": "model", "options": vitrail.DistillOptions(**fast)}),
         "evaluate": (vitrail.evaluate, {"model": model, "data": "images"}),
         "embed": (vitrail.embed, {"model": model, "data": "images"}),
+        "export": (vitrail.export, {"model": model, "to": "timm", "out": "folder"}),
         "similar": (vitrail.similar, {"model": model, "images": photo, "data": "images"}),
         "check_data": (vitrail.check_data, {"data": "images"}),
         "show_data": (vitrail.show_data, {"data": "images", "options": tiny, "images": 1}),

@@ -80,14 +80,15 @@ def test_of_several_each_counts_by_itself(of: str) -> None:
         [draw.uniform(0, 1 / 15, 80), draw.uniform(1 / 15, 2 / 15, 20), draw.uniform(2 / 15, 0.2, 12)]
     )
     right = draw.random(len(sure)) < 0.15
-    *_, rows = of_pairs(of, sure, right, 50)
+    pairs, known = (each.reshape(56, 2) for each in (sure, right)), np.ones((56, 2), dtype=bool)
+    *_, rows = of_pairs(of, *pairs, known)
     labels = {"split": "report", "calibration": rows}
     found = sureness(labels, 0.1)  # 20 are too few: with those on both sides
     assert (found.low, found.high, found.right, found.images, found.of) == (0, 0.2, right.sum(), 112, of)
     assert found.interval == wilson_interval(int(right.sum()), 112)
     few = sureness(labels, 0.05)
     assert (few.images, few.right) == (80, right[:80].sum())
-    assert of_pairs(of, sure[:0], right[:0], 0)[2] == ()
+    assert of_pairs(of, np.ones((3, 2)), ~known[:3], ~known[:3])[2] == ()
     assert sureness({**labels, "calibration": ()}, 0.1) is None
 
 
