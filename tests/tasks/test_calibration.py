@@ -76,6 +76,19 @@ def test_a_few_right_answers_make_nobody_certain(count: int) -> None:
     found = Classes(("a", "b", "c")).calibrate(5 * torch.eye(3)[classes], classes, "calibrate")
     sure = found.probabilities(5 * torch.eye(3)).amax(dim=1)
     assert sure.tolist() == pytest.approx([1 - 1 / (count + 2)] * 3, abs=1e-5)
+    weak, there = 0.1 * torch.eye(3)[classes], torch.eye(3)[classes]
+    every: list[tuple[Any, torch.Tensor, torch.Tensor]] = [
+        (Classes(("a", "b", "c")), weak, classes),
+        (Attributes(("x",), (("a", "b", "c"),)), weak, there[:, None]),
+        (MultiLabels(("a", "b", "c")), weak - 0.05, there),
+    ]
+    for codec, outputs, targets in every:
+        fitted = codec.calibrate(outputs, targets, "calibrate")
+        assert fitted.temperature == 1 if count < 50 else fitted.temperature < 0.2, "few make nobody surer"
+        unknown = torch.full((60, *targets.shape[1:]), torch.nan)
+        if targets.is_floating_point():
+            more = codec.calibrate(torch.cat([outputs, outputs[:1].expand(60, 3)]), torch.cat([targets, unknown]), "c")
+            assert more.calibration == replace(fitted.calibration, on="c"), "images that say nothing do not count"
     few = Classes(("a", "b", "c")).calibrate(torch.eye(3)[classes[:9]], classes[:9], "calibrate")
     assert few.calibration is None
 

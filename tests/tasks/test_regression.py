@@ -57,6 +57,19 @@ def test_unknown_numbers_leave_loss_and_gradient() -> None:
     assert errors[1] == pytest.approx((outputs - targets)[1].abs().mean().item(), abs=1e-12)
 
 
+def test_true_numbers_are_shown_as_the_data_have_them() -> None:
+    draw = np.random.default_rng(3)
+    values = np.stack([draw.normal(50, 20, 500).round(2), draw.integers(-9, 3, 500), draw.uniform(0, 1, 500)], axis=1)
+    values[:3, 0] = 0.0, np.nan, 3.3
+    of = (tuple(each(values, axis=0).tolist()) for each in (np.nanmean, np.nanstd))
+    codec = Standardized(("a", "b", "c"), *of)
+    found = codec.as_given(codec.targets(values)).numpy()
+    np.testing.assert_array_equal(found[:, :2], values[:, :2])
+    np.testing.assert_allclose(found[:, 2], values[:, 2], rtol=0, atol=1e-6)
+    assert not np.signbit(found[0, 0])
+    assert (codec.in_unit(codec.targets(values)).numpy()[:, :2] != values[:, :2]).mean() > 0.5, "the planted fault"
+
+
 def test_a_linear_head_is_ridge_regression() -> None:
     draw = np.random.default_rng(1)
     values, targets = draw.normal(size=(80, 6)), draw.normal(size=(80, 2))
@@ -189,7 +202,7 @@ def write_bars(folder: Path) -> Path:
         drawn = images(strengths, split, seed)
         for row in range(count):
             drawn.open(row).save(folder / f"{split}{row}.png")
-            first = "" if split == "train" and row % 10 == 0 else f"{10 * strengths[row, 0]:.6f}"
+            first = "" if row % 10 == 0 else f"{10 * strengths[row, 0]:.6f}"
             rows.append(
                 {"path": f"{split}{row}.png", "split": split, "left": first, "up": f"{3 * strengths[row, 1]:.6f}"}
             )
@@ -230,7 +243,9 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
         assert np.allclose(in_unit, codec.in_unit(outputs).numpy(), atol=1e-4)
     found, true = codec.in_unit(outputs).numpy(), split.column(NUMBER).values
     for place, row in enumerate(answer["numbers"]):
-        pair = true[:, place], found[:, place]
+        known = ~np.isnan(true[:, place])
+        pair = true[known, place], found[known, place]
+        assert row["images"] == len(pair[0]) == len(true) - 4 * (row["name"] == "left")
         assert row["mae"] == pytest.approx(mean_absolute_error(*pair), rel=1e-5)
         assert row["rmse"] == pytest.approx(root_mean_squared_error(*pair), rel=1e-5)
         assert row["r2"] == pytest.approx(r2_score(*pair), abs=1e-5)
@@ -239,7 +254,7 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert by_grey["images"] == len(true)
     assert all(row["r2"] < 0.1 for row in by_grey["numbers"]), "patterns are as bright as each other"
     page, better = (run / "run.html").read_text(), by_grey["mean_absolute_error"] < answer["mean_absolute_error"]
-    assert f"{by_grey['mean_absolute_error']:.3f}" in page
+    assert f"{by_grey['mean_absolute_error']:.4g}" in page
     head = page.partition('class="facts"')[0]
     assert f"{by_grey['mean_absolute_error']:.4g}" in head, "beside the figure of the model"
     assert ("which is better" in head) == better
@@ -278,11 +293,16 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     taught = ("distill", listed, "--label-column", "left,up", "--teacher", run, "--out", tmp_path / "student")
     must_refuse(call(*taught, "--temperature", 2), USAGE, "--temperature 2")
     assert call("similar", run, listed, tmp_path / "test1.png", "--json", "--out", tmp_path / "near.html").code == 0
-    words = ("--label-column", "up", "--init", run, "--probe", "--threads", 1)
+    words = ("--label-column", "left", "--init", run, "--probe", "--threads", 1)
     assert call("train", listed, *words, "--out", tmp_path / "probe").code == 0
     of = vitrail.load(tmp_path / "probe").output.calibration
-    assert (of.on[:5], of.images) == ("train", SPLITS["train"]), "validation has fewer than 50"
-    words = ("--label-column", "up", "--init", run, "--epochs", 1, "--threads", 1)
+    assert (of.on[:5], of.images) == ("train", SPLITS["train"] * 9 // 10), "validation has fewer than 50"
+    result, counted_of = vitrail.evaluate(tmp_path / "probe"), len(true) - 4
+    assert (result.count, len(result.ids), result.details["numbers"][0]["images"]) == (counted_of,) * 3
+    assert result.value == pytest.approx(result.details["numbers"][0]["mae"], rel=1e-6), "an unknown number is no error"
+    shown = {one.name: one.truth.replace("\u2212", "-") for one in result.examples}
+    assert shown == {name: f"{float(numbers[name][0]):.4g}" for name in shown}
+    words = ("--label-column", "left", "--init", run, "--epochs", 1, "--threads", 1)
     assert call("train", listed, *words, "--out", tmp_path / "tuned").code == 0
     page = (
         (tmp_path / "tuned" / "run.html")

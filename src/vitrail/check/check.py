@@ -242,8 +242,11 @@ def _look(raw: RawDataset, name: str, layout: Layout, of: Survey, progress: Prog
 
 
 def _labels_of(raw: RawDataset, of: Survey) -> tuple[str, ...]:
-    """The class of each image, or its classes."""
-    name = next((name for name in (LABEL, LABELS, ATTRIBUTES) if name in raw.columns()), None)
+    """The class of each image, or its classes; of a column of numbers each that is known."""
+    there = raw.columns()
+    name = next((name for name in (LABEL, LABELS, ATTRIBUTES) if name in there), None)
+    if name == LABEL and NUMBER in there:
+        name = next(each for each in there if each in (LABEL, NUMBER))
     if name is None:
         return ("",) * len(of)
     columns = [samples.column(name) for samples in raw.splits.values()]

@@ -284,8 +284,9 @@ def answered(answer: Callable[[Tensor], Any], data: Batches) -> Iterator[tuple[A
 
 
 def errors_of(codec: Codec, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
-    """How wrong each image that can be read is answered, by the codec's `error`; see `answered`."""
-    return torch.cat([codec.error(*each).cpu() for each in answered(answer, data)])
+    """How wrong each image of which something is known is answered, by the codec's `error`; see `answered`."""
+    errors = torch.cat([codec.error(*each).cpu() for each in answered(answer, data)])
+    return errors[~errors.isnan()]
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None, *, once: bool = False) -> Batches:

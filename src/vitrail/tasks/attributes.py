@@ -268,9 +268,9 @@ class Attributes(ShortRepr, Codec):
         return answers
 
     def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
-        """The fraction of the columns whose class is known that are wrong."""
+        """The fraction of the columns whose class is known that are wrong; NaN where none is."""
         wrong, known = wrong_columns(outputs, targets)
-        return wrong.sum(dim=1).double() / known.sum(dim=1).clamp(min=1)
+        return wrong.sum(dim=1).double() / known.sum(dim=1)
 
     def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
         """The probability of the class that is least sure."""
@@ -317,15 +317,16 @@ class Attributes(ShortRepr, Codec):
 
     def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "Attributes":
         """The same with a temperature, one for all columns, from ten images on."""
-        if len(outputs) < FEWEST or targets.isnan().all():
+        images = int((~targets.isnan()).any(dim=(1, 2)).sum())
+        if images < FEWEST:
             return self
         logits, targets = outputs.double().cpu(), targets.double().cpu()
         known = (~targets.isnan().all(dim=2)).sum()
         rest = 1 / (known + 2)  # one wrong answer more than there is
         inside = (~targets.isnan()).sum(dim=2, keepdim=True)
         softened = targets + rest * (1 - inside * targets) / (inside - 1).clamp(min=1)
-        found = Calibration(on, len(outputs), fit_temperature(lambda t: columns_cross_entropy(logits / t, softened)))
-        return replace(self, calibration=found)
+        temperature = fit_temperature(lambda t: columns_cross_entropy(logits / t, softened), images)
+        return replace(self, calibration=Calibration(on, images, temperature))
 
 
 @final

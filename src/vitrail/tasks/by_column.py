@@ -12,7 +12,16 @@ from vitrail.errors import counted
 from vitrail.tasks.by_class import DRAWS, by_class, of_pairs
 from vitrail.tasks.classify import per_class
 from vitrail.tasks.ranking import worth_a_look
-from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32, drawn_interval, wilson_interval
+from vitrail.tasks.task import (
+    Example,
+    Metric,
+    Metrics,
+    Result,
+    at_least_fp32,
+    drawn_interval,
+    known_alone,
+    wilson_interval,
+)
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -52,6 +61,10 @@ class AttributesMetrics(Metrics):
             np.array([row for each in answers for row in each[of]], kind).reshape(-1, len(codec.columns))
             for of, kind in (("true", np.int64), ("best", np.int64), ("sure", np.float64))
         )
+        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
+        with np.errstate(invalid="ignore"):
+            errors = ((true >= 0) & (true != best)).sum(axis=1) / (true >= 0).sum(axis=1)
+        ids, errors, (true, best, sure), left = known_alone(ids, errors, true, best, sure)
         known, right = true >= 0, true == best
         rows, tables = list[dict[str, Any]](), list[Any]()
         for number, (column, classes, part) in enumerate(zip(codec.columns, codec.classes, codec.parts, strict=True)):
@@ -61,7 +74,6 @@ class AttributesMetrics(Metrics):
             tables.append(pages.Confusion(f"{column}: confusion matrix", confusion, classes))
             tables.append(pages.ClassTable(f"{column}: class by class", tuple(rows[-1]["per_class"])))
         value, (low, high) = _mean_accuracy(right, known)
-        errors = (known & ~right).sum(axis=1) / known.sum(axis=1).clip(min=1)
         calibration, charts, sureness = of_pairs("class", sure, right, known)
         truths, said = (
             np.array([", ".join(words[row[there]]) for row, there in zip(each, known, strict=True)], object)
@@ -69,7 +81,7 @@ class AttributesMetrics(Metrics):
         )
         ends = f"{percent(low, 2)} to {percent(high, 2)}"
         each = ", ".join(f"{row['column']} {percent(row['accuracy'], 2)}" for row in rows)
-        loss, least = sum(each["loss"] for each in answers) / max(1, len(ids)), sure.min(axis=1, initial=1.0)
+        least = sure.min(axis=1, initial=1.0)
         figures = {MEAN_ACCURACY.key: value, "interval": [low, high], "loss": loss}
         return Result(
             metric=MEAN_ACCURACY,
@@ -78,7 +90,7 @@ class AttributesMetrics(Metrics):
             loss=loss,
             interval=(low, high),
             details={"images": len(ids), **figures, **calibration, "columns": rows},
-            sentence=f"of {counted(len(ids), 'image')} (95 % interval {ends}); {each}",
+            sentence=f"of {counted(len(ids), 'image')}{left} (95 % interval {ends}); {each}",
             about=(
                 "",
                 f"It is the mean of the accuracies of the columns: {each}. With 95 % confidence it lies, on images like"

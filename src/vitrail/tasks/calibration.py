@@ -3,7 +3,8 @@
 Both are made of validation images that neither trained nor, where there are enough, chose the network. The temperature
 divides logits before they become probabilities, in every verb alike; logits, top classes and maps stay as they are (Guo
 and others, "On calibration of modern neural networks", ICML 2017). Its loss counts one wrong answer more than there is,
-as Platt's targets do, so that a handful of right answers makes nobody certain.
+as Platt's targets do, and from fewer than 50 images it is never below 1, so that a handful of right answers makes
+nobody certain.
 
 A promise of coverage c is split conformal prediction (Papadopoulos and others, ECML 2002): every calibration image has
 a score, high where the network is wrong about it; with the score at rank ceil(c (n + 1)) of n as limit, what is true
@@ -28,7 +29,7 @@ from vitrail.text import ShortRepr, percent_in_words
 
 COVERAGE = 0.9  # where no other is asked for
 FEWEST = 10  # images by which a temperature or an interval is fitted
-FOR_SETS = 50  # images from which on sets of classes are promised
+FOR_SETS = 50  # images from which on sets of classes are promised, and a temperature may make answers surer
 LEVELS = 200  # coverages for which a limit is kept: 0.5 %, 1 %, ... 99.5 %
 COLDEST, HOTTEST = 0.05, 20.0
 BINS, DRAWS = 15, 1000
@@ -123,12 +124,14 @@ def check_fitted(calibration: Calibration | None, what: str, least: int) -> Cali
     raise DataError(problem, Hint(drop=["coverage"], text="a training with more of them and without --no-calibration"))
 
 
-def fit_temperature(loss: Callable[[Tensor], Tensor]) -> float:
-    """The temperature with the least loss, between a twentieth and 20.
+def fit_temperature(loss: Callable[[Tensor], Tensor], images: int) -> float:
+    """The temperature with the least loss, between a twentieth and 20; from fewer than 50 images at least 1.
 
     Args:
         loss: What a temperature, a scalar of float64, comes to; it has one minimum, as a cross-entropy does.
+        images: By how many it is fitted.
     """
+    coldest = math.log(COLDEST if images >= FOR_SETS else 1.0)
     logarithm = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [logarithm], max_iter=60, tolerance_grad=1e-10, tolerance_change=1e-12, line_search_fn="strong_wolfe"
@@ -142,7 +145,7 @@ def fit_temperature(loss: Callable[[Tensor], Tensor]) -> float:
 
     with torch.enable_grad():
         optimizer.step(closure)  # pyrefly: ignore[bad-argument-type]  # torch types it by a float
-    return float(logarithm.detach().clamp(math.log(COLDEST), math.log(HOTTEST)).exp())
+    return float(logarithm.detach().clamp(coldest, math.log(HOTTEST)).exp())
 
 
 def limits_of(scores: Float[Tensor, " n"]) -> tuple[float | None, ...]:

@@ -336,7 +336,7 @@ class Classes(ShortRepr, Codec):
         def loss(temperature: Tensor) -> Tensor:
             return F.cross_entropy(logits / temperature, targets, label_smoothing=smoothing)
 
-        temperature, right = fit_temperature(loss), float((logits.argmax(dim=1) == targets).double().mean())
+        temperature, right = fit_temperature(loss, count), float((logits.argmax(dim=1) == targets).double().mean())
         own = (logits / temperature).softmax(dim=1).gather(1, targets[:, None])[:, 0]
         limits = (limits_of(1 - own),) if count >= FOR_SETS else ()
         return replace(self, calibration=Calibration(on, count, temperature, right, limits))

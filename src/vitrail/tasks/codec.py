@@ -113,7 +113,7 @@ class Codec(ABC):
 
     Methods that a task may have, None where it has none; their shapes are those of `vitrail.tasks.classify.Classes`:
 
-        error: (outputs, targets) -> (b,): how wrong each answer is.
+        error: (outputs, targets) -> (b,): how wrong each answer is; NaN where nothing is known of what is right.
         confidence: (outputs) -> (b,): how sure each answer is, 0 to 1.
         divergence: (outputs, teacher's outputs, kind, temperature) -> the summed loss of a student against its teacher.
         vote: (targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v).
@@ -271,8 +271,8 @@ class Codec(ABC):
         return fit_linear(self, features, targets, loss)
 
     def score(self, errors: Float[Tensor, " n"]) -> float:
-        """What errors come to: the fraction that is right, or the mean distance."""
-        return float((errors == 0).double().mean() if self.is_wrong else errors.double().mean())
+        """What errors come to: the fraction that is right, or the mean distance of those where it is known."""
+        return float((errors == 0).double().mean() if self.is_wrong else errors.double().nanmean())
 
     def shown(self, score: float) -> str:
         """A score for people."""

@@ -221,13 +221,16 @@ class MultiLabels(ShortRepr, Codec):
         return answers
 
     def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
-        """1 less the label ranking average precision: 0 where every label that is there stands before all others."""
+        """1 less the label ranking average precision: 0 where every label that is there stands before all others.
+
+        NaN where no label is known.
+        """
         known, there = ~targets.isnan(), targets > 0.5
         before = (outputs[:, None, :] >= outputs[:, :, None]) & known[:, None, :]  # (b, v, w): w stands at or before v
         precision = (before & there[:, None, :]).sum(dim=2).double() / before.sum(dim=2).clamp(min=1)
         count = there.sum(dim=1)
         found = (precision * there).sum(dim=1) / count.clamp(min=1)
-        return torch.where(count > 0, 1 - found, 0.0)
+        return torch.where(count > 0, 1 - found, 0.0).masked_fill(~known.any(dim=1), torch.nan)
 
     def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
         """The probability of the label that is nearest to even odds, or of its absence."""
@@ -320,7 +323,7 @@ class MultiLabels(ShortRepr, Codec):
     def calibrate(self, outputs: Outputs, targets: Targets, on: str) -> "MultiLabels":
         """The same with a temperature from ten images on, by all pairs of image and label; it predicts what it did."""
         known = ~targets.isnan().cpu()
-        if len(outputs) < FEWEST or not known.any():
+        if (images := int(known.any(dim=1).sum())) < FEWEST:
             return self
         odds, there = outputs.double().cpu()[known], targets.double().cpu()[known]
         softened = there + (1 - 2 * there) / (len(there) + 2)  # one wrong answer more than there is
@@ -328,9 +331,9 @@ class MultiLabels(ShortRepr, Codec):
         def loss(temperature: Tensor) -> Tensor:
             return F.binary_cross_entropy_with_logits(odds / temperature, softened)
 
-        temperature = fit_temperature(loss) / self.temperature
+        temperature = fit_temperature(loss, images) / self.temperature
         moved = (self.limits.logit() / temperature).sigmoid().tolist()
-        found = Calibration(on, len(outputs), temperature * self.temperature)
+        found = Calibration(on, images, temperature * self.temperature)
         return replace(self, thresholds=tuple(moved) if self.thresholds else (), calibration=found)
 
 

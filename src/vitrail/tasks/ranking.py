@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import counted
 from vitrail.tasks.by_class import DRAWS, of_pairs
-from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, drawn_interval
+from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, drawn_interval, known_alone
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -129,6 +129,9 @@ class MultiLabelMetrics(Metrics):
             np.array([row for each in answers for row in each[name]], np.float64).reshape(-1, wide)
             for name in ("outputs", "labels")
         )
+        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
+        errors = codec.error(*map(torch.from_numpy, (outputs, targets))).numpy()
+        ids, errors, (outputs, targets), unknown = known_alone(ids, errors, outputs, targets)
         found, there = torch.from_numpy(outputs), targets > 0.5
         said, known = codec.says(found).numpy(), ~np.isnan(targets)
         rows, micro, macro = figures_by_label(codec.names, outputs, targets, said)
@@ -136,15 +139,13 @@ class MultiLabelMetrics(Metrics):
         counts = [row["average_precision"] for row in rows if row["images"]]
         value = float(np.mean(counts)) if counts else 0.0
         low, high = interval_of_mean(outputs, targets) if counts else (0.0, 1.0)
-        errors = codec.error(found, torch.from_numpy(targets)).numpy()
         sure = codec.confidence(found).numpy()
         calibration, charts, sureness = of_pairs("label", codec.probabilities(found).numpy(), there, known)
         truths, answered = (
             np.array([", ".join(codec.names[n] for n in np.flatnonzero(row)) or "no label" for row in each], object)
             for each in (there, said)
         )
-        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
-        left = f"; {counted(wide - len(counts), 'label')} without an image left out" if wide > len(counts) else ""
+        left = unknown + f"; {counted(wide - len(counts), 'label')} without an image left out" * (wide > len(counts))
         often = sorted(rows, key=lambda row: -row["images"])
         most = f" (the {LISTED} most frequent of {len(rows)}; JSON has all)" if len(rows) > LISTED else ""
         ends = f"{percent(low, 2)} to {percent(high, 2)}"

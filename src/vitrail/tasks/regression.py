@@ -244,6 +244,13 @@ class Standardized(ShortRepr, Codec):
         """Outputs in the unit of the data."""
         return outputs.detach().double().cpu() * self._deviations + self._means
 
+    def as_given(self, targets: Targets) -> Float[Tensor, "b v"]:
+        """Targets in the unit of the data, without what 32 bits have added to them: as many decimals as these hold."""
+        size = self._means.abs() + self._deviations
+        added = 2**-23 * targets.double().abs() * self._deviations
+        decimals = 10 ** -added.log10().ceil().maximum(size.log10().ceil() - 13)
+        return (self.in_unit(targets) * decimals).round() / decimals + 0.0
+
     def answer(
         self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[NumberPrediction]":
@@ -257,10 +264,13 @@ class Standardized(ShortRepr, Codec):
         return answers
 
     def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
-        """The mean absolute error of what is known of each: in its unit, of several numbers in standard deviations."""
+        """The mean absolute error of what is known of each: in its unit, of several numbers in standard deviations.
+
+        NaN where nothing is known.
+        """
         gaps, known = (outputs.double() - targets.double()).abs(), ~targets.isnan()
         scale = self.deviations[0] if self.outputs == 1 else 1.0
-        return scale * gaps.masked_fill(~known, 0.0).sum(dim=1) / known.sum(dim=1).clamp(min=1)
+        return scale * gaps.masked_fill(~known, 0.0).sum(dim=1) / known.sum(dim=1)
 
     def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether all are within a tenth of a standard deviation."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import counted
-from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, answers_in_rows
+from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, answers_in_rows, known_alone
 from vitrail.text import number, percent
 
 if TYPE_CHECKING:
@@ -42,11 +42,13 @@ class NumberMetrics(Metrics):
         codec = self.output
         ids = np.array([row for each in answers for row in each["ids"]], np.int64)
         outputs, targets = (
-            torch.tensor([row for each in answers for row in each[of]], dtype=torch.float64).reshape(-1, codec.outputs)
+            torch.from_numpy(np.array([row for each in answers for row in each[of]], float).reshape(-1, codec.outputs))
             for of in ("outputs", "labels")
         )
+        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
         errors = codec.error(outputs, targets).numpy()
-        found, true = codec.in_unit(outputs).numpy(), codec.in_unit(targets).numpy()
+        ids, errors, (outputs, targets), left = known_alone(ids, errors, outputs, targets)
+        found, true = codec.in_unit(outputs).numpy(), codec.as_given(targets).numpy()
         parts = zip(codec.names, found.T, true.T, codec.widths or (None,) * codec.outputs, strict=True)
         rows = [_figures(*part) for part in parts]
         first, one = rows[0], codec.outputs == 1
@@ -54,7 +56,6 @@ class NumberMetrics(Metrics):
         if len(errors):
             half = Z95 * float(errors.std()) / math.sqrt(len(errors))
             ends = max(0.0, value - half), value + half
-        loss = sum(each["loss"] for each in answers) / max(1, len(ids))
         shown = f"{number(ends[0])} to {number(ends[1])}"
         unit = "" if one else " standard deviations, mean of the numbers,"
         more = f"; R2 {number(first['r2'], 3)}, RMSE {number(first['rmse'])}" if one else ""
@@ -75,7 +76,7 @@ class NumberMetrics(Metrics):
                 **({} if not one else {key: first[key] for key in ("rmse", "r2")}),
                 "numbers": rows,
             },
-            sentence=f"of {counted(len(ids), 'image')},{unit} (95 % interval {shown}){more}".replace(", (", " ("),
+            sentence=f"of {counted(len(ids), 'image')}{left},{unit} (95 % interval {shown}){more}".replace(", (", " ("),
             about=(
                 "",
                 f"By so much a prediction is wrong, on average. With 95 % confidence it lies, on images like these, "

@@ -475,6 +475,24 @@ def answers_in_rows(output: Codec, network: nn.Module, batch: "Batch") -> dict[s
     return {"loss": loss, "ids": batch.ids.tolist(), "labels": known, "outputs": outputs.tolist()}
 
 
+def known_alone(
+    ids: NDArray[np.int64], errors: NDArray[np.float64], *rows: Any
+) -> tuple[NDArray[np.int64], NDArray[np.float64], list[Any], str]:
+    """The samples of which something is known, so that nothing is said of the others.
+
+    Args:
+        ids: (n,) their numbers.
+        errors: (n,) of each, NaN where nothing is known.
+        *rows: (n, ...) what else there is of each, arrays or tensors.
+
+    Returns:
+        The same of those samples, and how many others were left out, in words.
+    """
+    known = ~np.isnan(errors)
+    left = f"; {counted(int((~known).sum()), 'image')} of which nothing is known left out" if not known.all() else ""
+    return ids[known], errors[known], [each[known] for each in rows], left
+
+
 def unit_of(input: Input) -> str:
     """What one sample is called, in the singular."""
     return "image" if isinstance(input, Preprocessing) else "pair"

@@ -183,4 +183,4 @@ def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Can
     pairs = ((first, second), (second, first))
     errors = torch.cat([codec.error(nearest_vote(codec.vote, *pair), pair[1].labels) for pair in pairs])
     shown = codec.shown(codec.score(errors))
-    return Candidate(name, float(errors.mean()), shown, sum(each.numel() for each in network.parameters()))
+    return Candidate(name, float(errors.nanmean()), shown, sum(each.numel() for each in network.parameters()))
