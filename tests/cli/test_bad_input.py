@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once, stamps
 from vitrail.errors import DataError, UsageError
@@ -337,6 +338,25 @@ def test_two_lines_and_an_exit_code(
     again = retyped(words, answer)
     if again is not None:
         must_be_understood(again)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_an_export_has_no_network_and_other_files_of_its_ending_are_none(
+    places: dict[str, Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = b"\x0a\x07vitrail\x12\x02{}"
+    Path("model.onnx").write_bytes(b"\x08\x0a" + b"r" + bytes([len(entry)]) + entry)
+    Path("junk.onnx").write_text("no graph of vitrail")
+    Path("nothing.onnx").write_bytes(b"")
+    verbs = "models {}", "train digits --init {}", "explain {} {photo}", "export {} --to onnx"
+    for verb in verbs:
+        words = verb.format("model.onnx", **places).split()
+        must_refuse(cli(*words), USAGE, "model.onnx")
+        for name in ("junk.onnx", "nothing.onnx"):
+            must_refuse(cli(*verb.format(name, **places).split()), DATA, name)
+    with must_raise(UsageError, "model.onnx"):
+        vitrail.train("digits", init="model.onnx")
 
 
 @pytest.mark.parametrize(("text", "hint"), NEAREST, ids=[text for text, _ in NEAREST])

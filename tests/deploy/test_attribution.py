@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import onnxruntime
 import pytest
@@ -12,7 +13,8 @@ import vitrail
 from tests.deploy.small import NAMES, small_model
 from tests.errors import must_raise
 from tests.sequence_models import image_model
-from vitrail.deploy.attribution import with_map
+from vitrail.cli.args import Export
+from vitrail.deploy.attribution import ROWS, with_map
 from vitrail.deploy.onnx import build, contract_of, to_bytes
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
@@ -105,6 +107,15 @@ def test_the_map_stands_in_the_file_whatever_the_number_of_images() -> None:
         assert relative_gap(wanted.values.flatten(1), torch.from_numpy(found).flatten(1)) < 1e-4
         assert relative_gap(model.network(inputs).detach(), torch.from_numpy(outputs)) < 1e-5
     assert len(wanted.target.unique()) > 1
+
+
+def test_the_verb_and_the_graph_have_the_same_methods() -> None:
+    (words,) = [get_args(kind) for kind in get_args(get_type_hints(Export)["explain"]) if get_args(kind)]
+    assert words == tuple(ROWS)
+    with must_raise(UsageError, ".*".join(ROWS)) as caught:
+        with_map(small_model(), "attca")
+    assert caught.value.hint.flags == {"explain": "attcat"}
+    assert "rise" not in caught.value.problem
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ from vitrail.errors import RunError, UsageError
 from vitrail.model import CONFIG, WEIGHTS, Model, save
 from vitrail.nn import ViT, ViTConfig, parts_of
 from vitrail.tasks import TASKS, Classes
+from vitrail.weights.places import timm_architectures
+from vitrail.weights.saved import timm_keys
 
 WRITE: dict[str, Callable[..., NativeFolder]] = {
     target: lambda model, folder, target=target: write_native(model, target, folder)
@@ -325,20 +327,61 @@ def test_what_answers_need_beside_the_network_is_said_and_the_background_stays(t
     for each in made.values():
         assert not [name for name in each.files if "background" in name or "composites" in name]
         assert any("training image" in note and "4" in note for note in each.notes)
-    labels = TASKS["multilabel"].codec_from_dict({"labels": list("abcde"), "thresholds": [0.5, 0.25, 0.5, 0.5, 0.5]})
+    labels = TASKS["multilabel"].codec_from_dict({"labels": list("abcde"), "thresholds": [0.5, 0.25, 0.5, 0.5, 0.75]})
     numbers = TASKS["regression"].codec_from_dict(
-        {"numbers": list("abcde"), "means": [1.5] * 5, "deviations": [0.125] * 5}
+        {"numbers": list("abcde"), "means": [1.5] * 5, "deviations": [0.125] * 4 + [0.375]}
     )
-    for name, output, problem, said in (
-        ("multilabel", labels, "multi_label_classification", "0.25"),
-        ("regression", numbers, "regression", "0.125"),
+    for name, output, problem, said, last in (
+        ("multilabel", labels, "multi_label_classification", "b 0.25", "e 0.75"),
+        ("regression", numbers, "regression", "b is 1.5 + 0.125", "e is 1.5 + 0.375"),
     ):
         other = replace(model, output=output, task=TASKS[name])
         made[name] = WRITE["transformers"](other, tmp_path / name)
         config = transformers.AutoConfig.from_pretrained(tmp_path / name)
         assert config.problem_type == problem
         assert config.id2label == dict(enumerate("abcde"))
-        assert any(said in note for note in made[name].notes)
+        assert [said in note for note in made[name].notes].count(True) == 1  # one sentence, of some names
+        card = (made[name].folder / "README.md").read_text()
+        assert said in card
+        assert last in card  # which names all
+        assert not any(last in note for note in made[name].notes)
+
+
+def test_tall_images_that_are_squashed_have_the_same_pixels(tmp_path: Path) -> None:
+    reads = Preprocessing((224, 224), "squash", mean=READS.mean, std=READS.std)
+    made = WRITE["transformers"](model_of(reads=reads, patch_size=32), tmp_path / "out")
+    tall = torch.randint(0, 256, (520, 333, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy()
+    (code,) = re.findall(r"```python\n(.*?)```", (made.folder / "README.md").read_text(), re.DOTALL)
+    (backend,) = re.findall(r'backend="(\w+)"', code)
+    processor = transformers.AutoImageProcessor.from_pretrained(made.folder, backend=backend)
+    found = processor(Image.fromarray(tall), return_tensors="pt")["pixel_values"][0]
+    assert (found - reads(tall)).abs().max() < 1e-5
+    assert any(backend in note for note in made.notes)
+
+
+def test_an_architecture_of_timm_is_named_by_its_size(tmp_path: Path) -> None:
+    model = model_of(reads=replace(READS, size=(224, 224)), patch_size=16, width=192, depth=12, mlp_dim=768, classes=5)
+    made = WRITE["timm"](model, tmp_path / "out")
+    assert made.kind == "vit_tiny_patch16_224"
+    again, own = vitrail.load(made.folder).network.state_dict(), model.network.state_dict()
+    assert again.keys() == own.keys()
+    assert all(torch.equal(again[key], tensor) for key, tensor in own.items())
+    wide = model_of(reads=replace(READS, size=(240, 240)), patch_size=16, width=192, depth=1, mlp_dim=768)
+    assert WRITE["timm"](wide, tmp_path / "none").kind == "vit_base_patch16_224"
+    named, special = set(), {"registers": 4, "layer_scale": 0.1, "qkv_bias": False, "pooling": "mean"}
+    for name, row in timm_architectures().items():
+        sides = {key: tuple(row["facts"][key]) for key in ("image_size", "patch_size")}
+        facts = {key: row["facts"][key] for key in ("heads", "width", "depth", "mlp_dim")}
+        if name.startswith("vit_") and len(row["facts"]) == 9:  # those sizes, and the usual of all else
+            keys = timm_keys(replace(BASE, **facts, **sides, **special), {}, READS, ())
+            named.add(keys["architecture"])
+            arguments = {**keys["model_args"], "depth": 1, "num_classes": 5}
+            with torch.device("meta"):
+                found = timm.create_model(keys["architecture"], **arguments)
+                plain = timm.create_model("vit_base_patch16_224", **arguments)
+            assert str(found) == str(plain), name
+            assert [each.shape for each in found.parameters()] == [each.shape for each in plain.parameters()]
+    assert len(named) > 10
 
 
 def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

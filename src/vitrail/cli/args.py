@@ -408,8 +408,7 @@ class Export(WeightsOptions):
             drawn ones.
         weights: How numbers are stored: fp16 takes half of the bytes, int8 a quarter; they are computed in fp32, and
             what changes more than one answer in a hundred is refused.
-        explain: A method whose map of the answer is a second output of the ONNX file: generic_attention, attcat or
-            gradient_rollout.
+        explain: A method whose map of the answer is a second output of the ONNX file.
         conservative: With --explain: the map of the network's conservative form.
         json: Print one JSON object: what was written, and what it was seen to do.
     """
@@ -421,7 +420,7 @@ class Export(WeightsOptions):
     size: int | tuple[int, int] | Literal["any"] | None = option(metavar=f"{SIDES}|any", least=1)
     check: str | None = option(metavar="IMAGES")
     weights: Literal["fp32", "fp16", "int8"] = "fp32"
-    explain: str | None = option(metavar="METHOD", example="generic_attention")
+    explain: Literal["generic_attention", "attcat", "gradient_rollout"] | None = None
     conservative: bool = option(False, needs="explain")
     json: bool = False
 

@@ -40,7 +40,7 @@ from vitrail.errors import (
 from vitrail.io import check_new, check_table, check_writable, evaluation_place, neighbours_place, page_at
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
-from vitrail.weights.places import check_model, is_foreign, is_onnx, stated_by
+from vitrail.weights.places import check_inside, check_model, is_foreign, stated_by
 
 
 def is_first() -> bool:
@@ -107,10 +107,7 @@ def check_class(options: Any, argument: str, word: str) -> None:
 
 def check_run(options: Any, name: str) -> None:
     """Refuse a model that is not there, and for what looks into a network an export."""
-    check_model(name)
-    if is_onnx(name) and not isinstance(options, args.Predict | args.Evaluate):
-        problem = f"{name} is an export, which only answers: there is no network to look into or to train"
-        raise UsageError(problem, "the run or weights that it was made from; or vitrail predict and evaluate")
+    (check_model if isinstance(options, args.Predict | args.Evaluate) else check_inside)(name)
 
 
 def check_promise(options: Any, coverage: float) -> None:
@@ -175,7 +172,7 @@ def check_network(size: str) -> None:
     """Refuse what is neither a size of a network, such as S/16, nor a model."""
     folder = Path(size).parent
     if is_foreign(size) or Path(size).exists() or (folder != Path() and folder.is_dir()):
-        check_model(size)
+        check_inside(size)
     else:
         parse_size(size, LETTERS)
 
@@ -185,7 +182,7 @@ KINDS = {"classes", "labels", "numbers"}  # under which a model of ours states t
 LETTERS = ("Ti", "S", "B", "L", "H", "g")
 CHECKS: dict[str, Callable[[Any], object]] = {
     "teacher": located("the teacher")(check_model),
-    "init": lambda name: name == "auto" or check_model(name, Hint({"init": "auto"})),
+    "init": lambda name: name == "auto" or check_inside(name, Hint({"init": "auto"})),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
     **dict.fromkeys(("similar_to", "background", "check"), check_images),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.errors import Hint, UsageError, raised_as
+from vitrail.errors import Hint, UsageError, nearest, raised_as
 from vitrail.explain.forward import (
     Each,
     ForwardPass,
@@ -33,7 +33,7 @@ from vitrail.explain.forward import (
 from vitrail.explain.methods.attcat import attcat_of
 from vitrail.explain.methods.generic_attention import generic_relevance_of
 from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
-from vitrail.explain.methods.table import DEFAULT, method_of
+from vitrail.explain.methods.table import DEFAULT
 from vitrail.model import Model
 from vitrail.nn import Record, ViT, evaluating
 from vitrail.nn.attention import Attention
@@ -138,9 +138,9 @@ def check_method(method: str) -> Row:
     Raises:
         UsageError: There is no such method, or a graph cannot hold it; names those that it can.
     """
-    if method_of(method, "explain").name not in ROWS:
+    if method not in ROWS:
         problem = f"a map by {method} cannot be exported; those that can are by {', '.join(ROWS)}"
-        raise UsageError(problem, Hint({"explain": DEFAULT}))
+        raise UsageError(problem, Hint({"explain": nearest(method, ROWS) or DEFAULT}))
     return ROWS[method]
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from vitrail.arguments import typed
 from vitrail.data.preprocessing import Preprocessing, to_hugging_face
 from vitrail.data.tensor_files import write_tensors
-from vitrail.errors import Hint, RunError, UsageError, check_choice, raised_as
+from vitrail.errors import Hint, RunError, UsageError, check_choice, raised_as, some_of
 from vitrail.io import check_new, to_json, write_file
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, card_of, save
 from vitrail.model.saving import TIMM, UNPICKLED
@@ -46,7 +46,12 @@ from vitrail.weights.published import GAP, drawn_images, logit_gap
 from vitrail.weights.transformers import logits_of
 
 LEVELS = 1.01  # of 255 by which a pixel may differ: one, since libraries round at another place
+SAID = 3  # outputs that a note names; the card names all
 SHAPES = (301, 447), (520, 333)  # (height, width) of drawn images
+TALL = (
+    'without backend="pil" transformers scales tall images along rows first, Pillow from 13 on along columns: some '
+    "pixels are several levels of 255 beside"
+)
 
 
 @typed
@@ -61,7 +66,7 @@ class NativeFolder:
         kind: The class of the library that opens it.
         opened_by: The library and its version, which opened it and gave the same logits; empty where it is missing.
         gap: The largest difference of logits, relative to the largest logit of an image; None where it was not opened.
-        notes: What the library has no place for, one sentence each.
+        notes: What the library has no place for, one sentence each; of many names the first.
     """
 
     target: str
@@ -94,7 +99,7 @@ def _write_transformers(model: Model, folder: Path) -> tuple[str, tuple[str, ...
         keys["image_processor_type"] = "CLIPImageProcessor"  # which crops in older versions, too
     _write(folder, found, keys)
     grey = "images have to be opened in grey (`Image.open(file).convert('L')`): its pipelines open them in colour"
-    return found.kind, found.notes + (grey,) * (reads.channels == 1)
+    return found.kind, found.notes + (grey,) * (reads.channels == 1) + (TALL,) * (reads.interpolation != "nearest")
 
 
 def _write_timm(model: Model, folder: Path) -> tuple[str, tuple[str, ...]]:
@@ -152,7 +157,7 @@ def _open_transformers(folder: Path, kind: str) -> OpenedFolder:
     library: Any = importlib.import_module("transformers")
     with _quiet(library.utils.logging):
         opened = getattr(library, kind).from_pretrained(folder, output_loading_info=True, local_files_only=True)
-        processor = library.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+        processor = library.AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     module, loading = opened
     if any(loading.values()):
         raise ValueError(f"its loading_info is not empty: {loading}")
@@ -207,7 +212,7 @@ def _use_transformers(model: Model, kind: str) -> str:
     return _usage(
         model,
         f"from transformers import AutoImageProcessor, {kind}",
-        f'model = {kind}.from_pretrained(".")\nprocessor = AutoImageProcessor.from_pretrained(".")',
+        f'model = {kind}.from_pretrained(".")\nprocessor = AutoImageProcessor.from_pretrained(".", backend="pil")',
         f'model(**processor(image, return_tensors="pt")).{output}',
     )
 
@@ -293,8 +298,10 @@ def write_native(model: Model, to: str, folder: str | Path) -> NativeFolder:
         here, gap = find_spec(name) is not None, None
         if here:
             gap = _prove(name, target, bare, beside, kind)
-        notes += _left_behind(target, model) + (f"not opened by {name}, which is not installed",) * (not here)
-        write_file(beside / CARD, card_of(bare, library=name, usage=target.usage(bare, kind), notes=notes))
+        missing = (f"not opened by {name}, which is not installed",) * (not here)
+        every = notes + _left_behind(target, model, ", ".join) + missing
+        write_file(beside / CARD, card_of(bare, library=name, usage=target.usage(bare, kind), notes=every))
+        notes += _left_behind(target, model, partial(some_of, most=SAID)) + missing
         files = {file.name: file.stat().st_size for file in sorted(beside.iterdir())}
         beside.rename(folder)
     finally:
@@ -330,8 +337,14 @@ def _bare(model: Model) -> Model:
     return replace(model, network=network, facts=facts, background=None, composites={}, familiar=None)
 
 
-def _left_behind(target: Target, model: Model) -> tuple[str, ...]:
-    """What an answer of vitrail needs beside the network, and another library has no place for, in sentences."""
+def _left_behind(target: Target, model: Model, joined: Callable[[list[str]], str]) -> tuple[str, ...]:
+    """What an answer of vitrail needs beside the network, and another library has no place for, in sentences.
+
+    Args:
+        target: The library.
+        model: What is written.
+        joined: How a sentence names what each output has.
+    """
     output, reads, found = model.output, model.preprocessing, ["no training image is in it"]
     if model.background is not None:
         found[0] += f"; the {len(model.background)} images of its background stay behind"
@@ -339,10 +352,13 @@ def _left_behind(target: Target, model: Model) -> tuple[str, ...]:
         if (temperature := head.get("temperature", 1)) != 1:
             found.append(f"probabilities are those of outputs divided by {number(temperature)} (the temperature)")
         if "thresholds" in head:
-            thresholds = ", ".join(map(number, head["thresholds"]))
-            found.append(f"each label has a probability from which on it is named, in their order: {thresholds}")
-        for name, mean, std in zip(head["names"], head.get("means", ()), head.get("deviations", ()), strict=False):
-            found.append(f"outputs are in standard deviations: {name} is {mean!r} + {std!r} * output")
+            each = zip(head["names"], head["thresholds"], strict=True)
+            thresholds = joined([f"{name} {number(threshold)}" for name, threshold in each])
+            found.append(f"a label is named from a probability on: {thresholds}")
+        if "means" in head:
+            each = zip(head["names"], head["means"], head["deviations"], strict=True)
+            units = joined([f"{name} is {mean!r} + {deviation!r} * output" for name, mean, deviation in each])
+            found.append(f"outputs are in standard deviations: {units}")
     if output.calibration is not None:
         found.append("what sets or intervals promise stays behind")
     if beside := target.differs(reads):

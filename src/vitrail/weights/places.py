@@ -5,6 +5,8 @@ Nothing here imports torch, so that a name behind which nothing is gets its answ
 
 import contextlib
 import json
+import mmap
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from vitrail.io import read_json, resume_command
 
 SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
 ONNX = ".onnx"  # of an export, which is no weights
+CONTRACT = b"\x0a\x07vitrail\x12"  # before what stands in its metadata under the key `vitrail`
 PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
 SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -38,6 +41,7 @@ CLOSE = 0.75  # of a misspelt hub to what is meant
 REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
 HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 FIRST_RUN = Hint(text="vitrail train digits  # or a hub's, timm:NAME", python="vitrail.train('digits'), or timm:NAME")
+WRITES_ONNX = Hint(text="vitrail export RUN --to onnx  # which writes one")
 
 
 def weights_in(folder: Path) -> Path | None:
@@ -159,7 +163,7 @@ def check_model(name: str | Path, usual: Hint = FIRST_RUN) -> None:
     if suffix_of(path):
         raise missing_weights(path)
     if is_onnx(path):
-        raise DataError(f"there is no file {path}", Hint(text="vitrail export RUN --to onnx  # which writes one"))
+        raise DataError(f"there is no file {path}", WRITES_ONNX)
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     marks = f"model/{CONFIG}", "config.yaml"
     siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
@@ -170,6 +174,24 @@ def check_model(name: str | Path, usual: Hint = FIRST_RUN) -> None:
     other = path.with_name(close) if (close := nearest(path.name, siblings)) else around
     hint = Hint(instead={str(path): str(other)}) if other else usual
     raise DataError(f"there is no run or model at {path}", hint)
+
+
+def check_inside(name: str | Path, usual: Hint = FIRST_RUN) -> None:
+    """`check_model` for what looks into a network or trains it, which an ONNX file does not have.
+
+    Raises:
+        UsageError: It is an export.
+        DataError: It is another file of that ending, or there is nothing.
+    """
+    check_model(name, usual)
+    if not is_onnx(name):
+        return
+    with Path(name).open("rb") as file:
+        entry = os.fstat(file.fileno()).st_size and mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ).rfind(CONTRACT)
+    if entry <= 0:
+        raise DataError(f"{name} is no ONNX file that vitrail wrote", WRITES_ONNX)
+    problem = f"{name} is an export, which only answers: there is no network to look into or to train"
+    raise UsageError(problem, "the run or weights that it was made from; or vitrail predict and evaluate")
 
 
 def missing_weights(path: Path) -> DataError:

@@ -12,7 +12,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import Tensors, names_back, rename, side_of
-from vitrail.weights.places import CONFIG, KEY, author_of, contents_of
+from vitrail.weights.places import CONFIG, KEY, author_of, contents_of, timm_architectures
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
 
@@ -107,6 +107,15 @@ def _special(config: ViTConfig, parts: Mapping[str, str]) -> list[str]:
     return [name for name, needed in special.items() if needed]
 
 
+def _named_by_size(config: ViTConfig) -> str:
+    """timm's architecture without anything special that has the size of a network; B/16 where there is none."""
+    size: dict[str, Any] = {"heads": config.heads, "norm_eps": EPSILON, "activation": "gelu", "pooling": "class"}
+    size |= {"image_size": [*config.image], "patch_size": [*config.patch]}
+    size |= {"width": config.width, "depth": config.depth, "mlp_dim": config.mlp_width}
+    same = (name for name, row in timm_architectures().items() if name.startswith("vit_") and row["facts"] == size)
+    return next(same, "vit_base_patch16_224")
+
+
 def _ratio(config: ViTConfig, swiglu: bool) -> float:
     """timm's `mlp_ratio`; with SwiGLU both halves of the first map count."""
     return config.mlp_width * (2 if swiglu else 1) / config.width
@@ -128,7 +137,7 @@ def timm_keys(
     """
     if timm_misfit(config, parts):
         return {}
-    architecture = next(iter(_special(config, parts)), "vit_base_patch16_224")
+    architecture = next(iter(_special(config, parts)), _named_by_size(config))
     height, width = config.image
     named = {"attention": "map", "mean_then_norm": "avg", "class": "token", "mean": "avg"}
     pooling = named[parts.get("pooling", config.pooling)]

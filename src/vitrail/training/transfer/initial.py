@@ -39,7 +39,7 @@ from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
 from vitrail.weights.adapt import start_network
 from vitrail.weights.names import caches, list_cached
-from vitrail.weights.places import is_foreign
+from vitrail.weights.places import check_inside, is_foreign
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0
@@ -63,6 +63,7 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     initial, rank = request.section("initial"), request.section("optimization").get("lora")
     if (source := initial.get("source")) is None:
         return None, ()
+    check_inside(source, Hint({"init": "auto"}))
     known: dict[str, Any] = {"assume": initial.get("assume") or None, "image_size": request.options.image_size}
     own = request.own.task
     if own is not None and not is_foreign(source) and open_model(source)[1].get("task") == own.name:
