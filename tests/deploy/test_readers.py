@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -364,8 +365,22 @@ def check_size(call: Any, folder: Path) -> None:
     assert_same(
         [{**one, "file": ""} for one in found], [{"file": "", **one} for one in wanted(codec, other, paths)], 1e-5
     )
-    lines = call("any.onnx", *names).stdout.splitlines()
-    assert [line.startswith(name) for line, name in zip(lines, names, strict=True)] == [True] * 3
+    for line, name, one in zip(
+        call("any.onnx", *names).stdout.splitlines(), names, wanted(codec, reads, paths), strict=True
+    ):
+        assert line == f"{name} " + (
+            ", ".join(f"{key} {value:.2f}" for key, value in one["probabilities"].items()) or "none"
+        )
+    onnx, numbers = pytest.importorskip("onnx"), CODECS["numbers"][0]
+    twice = onnx.load(made(folder / "twice.onnx", numbers, reads))
+    twice.metadata_props.insert(0, onnx.StringStringEntryProto(key="vitrail", value=json.dumps({"format": 1})))
+    onnx.save(twice, folder / "twice.onnx")  # of a key that stands there twice a runtime takes the last
+    for line, name, one in zip(
+        call("twice.onnx", *names).stdout.splitlines(), names, wanted(numbers, reads, paths), strict=True
+    ):
+        found = re.fullmatch(rf"{re.escape(name)} count (\S+), age (\S+)", line)
+        assert found, line
+        assert [float(word) for word in found.groups()] == pytest.approx([*one["values"].values()], rel=6e-4)
 
 
 def check_refusals(call: Any, folder: Path) -> None:
@@ -394,6 +409,8 @@ def check_refusals(call: Any, folder: Path) -> None:
         ("any.onnx", image, "--size", "10x16"): "10x16",
         ("any.onnx", image, "--size", "16"): "16",
         ("good.onnx", image, "--coverage", "0.9"): "0.9",
+        ("good.onnx",): "images",
+        ("good.onnx", image, "--odd"): "--odd",
     }
     every = call([[*words, "--json"] for words in refused])
     for (words, named), done in zip(refused.items(), every, strict=True):
@@ -431,6 +448,23 @@ def test_sizes_and_refusals_in_python(
 
     check_size(call, tmp_path)
     check_refusals(lambda every: [call(*words) for words in every], tmp_path)
+
+
+def test_both_print_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node()
+    shutil.copy(NODE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names, every = files_of(tmp_path), []
+    for number, (codec, _) in enumerate(CODECS.values()):
+        made(tmp_path / f"{number}.onnx", codec, Preprocessing((8, 8)))
+        every.append([f"{number}.onnx", *names])
+    for words, done in zip(every, mains_in_node(every, tmp_path), strict=True):
+        monkeypatch.setattr(sys, "argv", ["predict.py", *words])
+        reader().main()
+        assert capsys.readouterr().out == done.stdout
+        assert len(done.stdout.splitlines()) == len(names)
 
 
 def test_a_runtime_that_is_missing_is_named(tmp_path: Path) -> None:

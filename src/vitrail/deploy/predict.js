@@ -16,11 +16,8 @@ function need(holds, problem, hint = PLAIN) {
 /** The first of some packages that is installed: beside this file, where it is called from, or in NODE_PATH. */
 function load(...names) {
   for (const name of names) {
-    try {
-      return require(require.resolve(name, { paths: [__dirname, process.cwd()] }));
-    } catch (error) {
-      if (error.code !== "MODULE_NOT_FOUND") throw error;
-    }
+    try { return require(require.resolve(name, { paths: [__dirname, process.cwd()] })); }
+    catch (error) { if (error.code !== "MODULE_NOT_FOUND") throw error; }
   }
   need(false, `${names.join(" or ")} is not installed`, `npm install ${names[0]}`);
 }
@@ -43,20 +40,18 @@ function* fields(bytes) {
 
 /** What stands in the metadata of an ONNX file, by its bytes; for images of [height, width] where it takes any size. */
 function readContract(bytes, size) {
-  const model = [...fields(bytes)], has = (name) => String(name) === "vitrail"; // 2 its maker, 14 its metadata
-  const metadata = model.filter(([number]) => number === 14).map(([, entry]) => Object.fromEntries(fields(entry)));
-  const contract = JSON.parse(String((metadata.find((entry) => has(entry[1])) || { 2: "{}" })[2]));
-  const kinds = (contract.answer || []).map((head) => head.kind);
-  const [, maker] = model.find(([number]) => number === 2) || [];
-  const own = contract.format ? `the contract has format ${contract.format} and answers of [${kinds}]` : "no contract";
-  const found = `${own} in its metadata, made by ${maker || "an unknown program"}: of preprocessing and names`;
+  const model = [...fields(bytes)], all = (number) => model.filter((one) => one[0] === number).map((one) => one[1]);
+  const metadata = all(14).map((entry) => Object.fromEntries(fields(entry))); // of a key twice the last counts
+  const own = metadata.filter((entry) => String(entry[1]) === "vitrail").pop() || { 2: "{}" };
+  const contract = JSON.parse(String(own[2])), kinds = (contract.answer || []).map((head) => head.kind);
+  const has = contract.format ? `the contract has format ${contract.format} and answers of [${kinds}]` : "no contract";
+  const found = `${has} in its metadata, made by ${all(2)[0] || "an unknown program"}: of preprocessing and names`;
   const fits = contract.format === 1 && kinds.length && kinds.every((kind) => kind in KINDS);
   need(fits, `${found}, wanted is format 1 with answers of [${Object.keys(KINDS)}]`, "vitrail export MODEL --to onnx");
   if (size) {
-    const divided = size.length === 2 && size.every((side, i) => side > 0 && side % contract.patch[i] === 0);
-    const takes = contract.any_size ? `multiples of ${contract.patch}` : `${contract.input.size} alone`;
-    const problem = `it takes ${takes}, not --size ${size.join("x")}`;
-    need(contract.any_size && divided, problem, "vitrail export MODEL --size any");
+    const { any_size: any, patch, input } = contract, takes = any ? `multiples of ${patch}` : `${input.size} alone`;
+    const divided = size.length === 2 && size.every((side, i) => side > 0 && side % patch[i] === 0);
+    need(any && divided, `it takes ${takes}, not --size ${size.join("x")}`, "vitrail export MODEL --size any");
     contract.input.size = size;
   }
   return contract;
@@ -77,8 +72,8 @@ async function prepare(file, contract) {
   const as = depth === "ushort" ? "grey16" : space === "cmyk" ? "cmyk" : "srgb";
   const image = sharp(file, options).pipelineColourspace(as).toColourspace(as).rotate(); // as its EXIF block says
   const { data, info } = await image.raw({ depth }).toBuffer({ resolveWithObject: true });
-  const pixels = convert(data, info.channels, as, reads);
-  return Uint8Array.from(resize(pixels, [info.height, info.width], reads, contract.longest));
+  const pixels = convert(data, info.channels, as, reads), own = [info.height, info.width];
+  return Uint8Array.from(resize(pixels, own, reads, contract.longest));
 }
 
 /** Grey or RGB of 8 bits: transparency is laid on pad_value; grey of 16 bits uses all of them, or those stated. */
@@ -107,15 +102,10 @@ function resize(pixels, own, reads, longest) {
   const { size, channels, resize: how, interpolation: rule } = reads, both = (f) => [f(0), f(1)];
   const even = (x) => (x % 1 === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)); // halves as Python rounds them
   let scaled = both((i) => Math.trunc(size[i] / reads.crop_pct));
-  if (how === "pad") {
-    const scale = Math.min(size[0] / own[0], size[1] / own[1]);
-    scaled = both((i) => Math.max(1, even(own[i] * scale)));
-  } else if (how === "crop" && size[0] === size[1]) {
-    scaled = both((i) => Math.floor((scaled[i] * own[i]) / Math.min(...own)));
-  } else if (how === "crop") {
-    const ratio = Math.min(own[0] / scaled[0], own[1] / scaled[1]);
-    scaled = both((i) => even(own[i] / ratio));
-  }
+  const fit = Math.min(...both((i) => size[i] / own[i])), cover = Math.min(...both((i) => own[i] / scaled[i]));
+  const square = both((i) => Math.floor((scaled[i] * own[i]) / Math.min(...own)));
+  if (how === "pad") scaled = both((i) => Math.max(1, even(own[i] * fit)));
+  else if (how === "crop") scaled = size[0] === size[1] ? square : both((i) => even(own[i] / cover));
   const halve = how === "pad" || reads.centre === "down" ? Math.trunc : even;
   const corner = both((i) => halve((scaled[i] - size[i]) / 2)), step = both((i) => own[i] / scaled[i]);
   if (scaled[0] > longest * size[0] || scaled[1] > longest * size[1]) { // an elongated image is cut before it is scaled
@@ -143,10 +133,8 @@ const CURVES = { // how far each reaches, and its weight at a distance
  * the other way round where the height shrinks much more than the width. */
 function resample(pixels, own, channels, rule, size, first, last) {
   const [down, across] = [0, 1].map((i) => weights(rule, own[i], size[i], first[i], last[i]));
-  const less = own[0] - size[0];
-  if (rule !== "nearest" && less > 0 && less > 2 * (own[1] - size[1])) {
-    return along(along(pixels, 1, own[0], own[1] * channels, down), size[0], own[1], channels, across);
-  }
+  const less = own[0] - size[0], turned = rule !== "nearest" && less > 0 && less > 2 * (own[1] - size[1]);
+  if (turned) return along(along(pixels, 1, own[0], own[1] * channels, down), size[0], own[1], channels, across);
   return along(along(pixels, own[0], own[1], channels, across), 1, own[0], size[1] * channels, down);
 }
 
@@ -156,10 +144,8 @@ function weights(rule, own, size, first, last) {
   const start = Math.fround(first), scale = Math.fround(Math.fround(last) - start) / size, found = [];
   const [reach, curve] = CURVES[rule] || [], wide = Math.max(1, scale);
   for (let i = 0, at = start + scale * 0.5; i < size; i++, at += scale) {
-    if (rule === "nearest") {
-      found.push([Math.min(Math.trunc(at), own - 1), [2 ** 22]]);
-      continue;
-    }
+    if (rule === "nearest") found.push([Math.min(Math.trunc(at), own - 1), [2 ** 22]]);
+    if (rule === "nearest") continue;
     const centre = start + (i + 0.5) * scale, low = Math.max(0, Math.trunc(centre - reach * wide + 0.5));
     const high = Math.min(own, Math.trunc(centre + reach * wide + 0.5)), parts = [];
     for (let x = low; x < high; x++) parts.push(curve(Math.abs((x - centre + 0.5) * (1 / wide))));
@@ -248,6 +234,16 @@ function limit(limits, coverage) {
   return [...limits, null][Math.min(200, Math.ceil(coverage * 200 - 1e-9)) - 1] ?? Infinity;
 }
 
+/** An answer for people: names with their probabilities, or numbers. */
+function line(said) {
+  const numbers = Object.entries(said.values || { ...said.features }), shown = (x) => +(x * (1 + 1e-12)).toPrecision(4);
+  if (numbers.length) return numbers.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
+  const columns = Object.entries(said.columns || {}).map(([key, one]) => [`${key}=${one.class}`, one.probability]);
+  const sure = said.label ? { [said.label]: said.probability } : said.probabilities || Object.fromEntries(columns);
+  const names = said.label ? [said.label] : said.labels || said.attributes;
+  return names.map((name) => `${name} ${(sure[name] + 1e-9).toFixed(2)}`).join(", ") || "none";
+}
+
 // ---- the command line
 
 const USAGE = "node predict.js MODEL.onnx IMAGE... [--json] [--outputs] [--batch N] [--coverage C] [--size HxW]";
@@ -269,17 +265,13 @@ async function main() {
       about = model;
       const shape = [names.length, ...contract.input.size, contract.input.channels];
       const tensor = new ort.Tensor("uint8", new Uint8Array(Buffer.concat(pixels)), shape);
-      const results = await session.run({ pixels: tensor });
-      const rows = cut(results.outputs.data, names.length);
-      const maps = results.map && cut(results.map.data, names.length).map((map) => cut(map, results.map.dims[1]));
+      const { outputs, map: maps } = await session.run({ pixels: tensor }), rows = cut(outputs.data, names.length);
       answer(rows, contract, Number(given.coverage)).forEach((said, i) => {
-        const more = { ...(given.outputs && { outputs: rows[i] }), ...(maps && { map: maps[i] }) };
-        answers.push({ file: names[i], ...said, ...more });
+        const map = maps && { map: cut(cut(maps.data, names.length)[i], maps.dims[1]) };
+        answers.push({ file: names[i], ...said, ...(given.outputs && { outputs: rows[i] }), ...map });
       });
     }
-    const word = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-    const lines = answers.map((said) => Object.values(said).slice(0, 3).map(word).join(" "));
-    console.log(given.json ? JSON.stringify(answers) : lines.join("\n"));
+    console.log(given.json ? JSON.stringify(answers) : answers.map((said) => `${said.file} ${line(said)}`).join("\n"));
   } catch (error) {
     const [problem, hint] = error.message.split("\ntry: ");
     console.error(`error: ${about}: ${problem.replace(/\s+/g, " ")}\ntry: ${hint || "another file, or: " + USAGE}`);
