@@ -77,9 +77,8 @@ def short() -> list[str]:
     }
     first = "one file that takes pixels, read by `predict.py` and `predict.js` beside it, without vitrail"
     lines = ["| `--to` | what is written | which networks | seen before it has its name |", "|---|---|---|---|"]
-    lines.append(
-        f"| `onnx` | {first} | any that torch traces | onnxruntime, in Python and node, answers image files alike |"
-    )
+    there = "onnxruntime in Python, and in node where that is installed, answers image files alike"
+    lines.append(f"| `onnx` | {first} | any that torch traces | {there} |")
     for name, count in of.items():
         seen = "the library opens it and gives the same logits"
         lines.append(f"| `{name}` | {opens[name]} | {count} of {len(rows)} kinds of other libraries | {seen} |")
