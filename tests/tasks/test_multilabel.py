@@ -25,8 +25,9 @@ from vitrail.explain.reporting.job import explain_all
 from vitrail.explain.reporting.plan import ReportOptions
 from vitrail.explain.reporting.summary import BELOW
 from vitrail.explain.sanity_check import scramble
+from vitrail.pages import Confusion
 from vitrail.tasks.multilabel import MultiLabel, MultiLabels, binary_cross_entropy
-from vitrail.tasks.ranking import average_precisions, best_threshold
+from vitrail.tasks.ranking import MultiLabelMetrics, average_precisions, best_threshold
 from vitrail.tasks.target import beside_doubt
 from vitrail.training.prepared import open_data
 
@@ -64,6 +65,31 @@ def test_figures_are_those_of_scikit_learn(seed: int, steps: int | None) -> None
     for row, error in enumerate(errors):
         one = label_ranking_average_precision_score(targets[row : row + 1], outputs[row : row + 1])
         assert 1 - error == pytest.approx(one, abs=EXACT)
+
+
+def test_a_mistake_is_a_label_that_is_predicted_where_it_is_absent_and_examples_stand_in_the_order_shown() -> None:
+    outputs, targets = drawn(1)
+    targets[5:9, 1] = np.nan
+    codec = MultiLabels(tuple("abcde"), thresholds=(0.3,) * 5)
+    rows = {"loss": 1.0, "ids": [*range(60)], "outputs": outputs, "labels": targets}
+    found = MultiLabelMetrics(codec).result([rows], str)
+    (table,) = [each for each in found.tables if isinstance(each, Confusion)]
+    said, absent = outputs > np.log(0.3 / 0.7), targets == 0
+    for row in range(5):
+        there = targets[:, row] == 1
+        assert table.images[row] == there.sum()
+        for label in range(5):
+            wanted = there & said[:, label] & (absent[:, label] if label != row else True)
+            assert table.counts[row, label] == wanted.sum()
+        lacking = absent[:, row]
+        assert table.labels[row].tolist() == [there.sum(), lacking.sum(), (lacking & said[:, row]).sum()]
+    counts = (absent & said).sum(axis=0)
+    assert [counts[label] for label in table.wrongly(3)] == sorted(counts.tolist())[::-1][:3]
+    wrong, right = ([one.probability for one in found.examples if one.right == side] for side in (False, True))
+    sure = 1 / (1 + np.exp(-np.abs(outputs).min(axis=1)))
+    assert len(wrong) == 12
+    assert [wrong, right] == [sorted(wrong)[::-1], sorted(right)]
+    assert wrong[0] == pytest.approx(max(sure[one] for one in range(60) if found.truths[one] != found.answers[one]))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -65,6 +65,8 @@ def _print_evaluation(result: Result) -> None:
                 print_classes(table.rows, table.title)
             case Table():
                 print_table(table.rows, table.header, left=0)
+                if table.left:
+                    print_line(f"{table.left} more, in --json")
 
 
 def print_classes(rows: Sequence[Mapping[str, Any]], title: str = "class") -> None:

@@ -424,11 +424,13 @@ class Table:
         title: What it shows.
         header: Names of the columns.
         rows: Cells, as they are to be read.
+        left: How many more rows there are, in JSON alone.
     """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -450,18 +452,33 @@ class Confusion:
 
     Args:
         title: What it shows.
-        counts: (classes, classes); rows are the true classes.
+        counts: (classes, classes); rows are the true classes. Of several labels an image: of the images that have the
+            label of the row, those in which it is predicted (diagonal), or another one that is absent from them.
         names: Of the classes.
+        labels: Of several labels an image, for each how many images have it, how many are known not to, and in how many
+            of the latter it is predicted; None where each image has one class.
     """
 
     title: str
     counts: Int64[np.ndarray, "k k"]
     names: tuple[str, ...]
+    labels: Int64[np.ndarray, "k 3"] | None = None
 
     def __post_init__(self) -> None:
         """A count for each pair of names."""
         of = len(self.names)
         assert self.counts.shape == (of, of), f"{self.counts.shape} counts for {of} classes"
+
+    @property
+    def images(self) -> list[int]:
+        """How many there are of each row."""
+        return (self.counts.sum(1) if self.labels is None else self.labels[:, 0]).tolist()
+
+    def wrongly(self, most: int = 8) -> list[int]:
+        """The labels that are predicted of most images that lack them, the most frequent first."""
+        assert self.labels is not None, "one class an image"
+        counts = self.labels[:, 2]
+        return [label for label in np.argsort(-counts, kind="stable")[:most].tolist() if counts[label]]
 
     def most_confused(self, most: int = 30) -> list[int]:
         """The classes with most mistakes, counted as true class and as answer, in their own order."""

@@ -99,8 +99,9 @@ class AttributesMetrics(Metrics):
             tables=(pages.Table("Column by column", _HEADER, tuple(map(_cells, rows))), *charts, *tables),
             examples=tuple(
                 Example(int(ids[row]), name(int(ids[row])), truths[row], said[row], float(least[row]))
-                for row in worth_a_look(errors, errors == 0)
+                for row in worth_a_look(least, errors == 0)
             ),
+            percentage="The percentage is the probability of the class of which the model is least sure.",
             ids=ids,
             truths=truths,
             answers=said,

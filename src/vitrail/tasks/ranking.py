@@ -176,18 +176,18 @@ class MultiLabelMetrics(Metrics):
                 f"drawn anew {DRAWS} times). With the thresholds: {at}{left}.",
             ),
             tables=(
-                pages.Table(f"Label by label{most}", LABEL_HEADER, tuple(map(_cells, often[:LISTED]))),
-                *charts,
-                pages.Confusion(
-                    "Which labels are predicted (columns) where one is there (rows)",
-                    there.T.astype(np.int64) @ (said & known).astype(np.int64),
-                    codec.names,
+                pages.Table(
+                    f"Label by label{most}", LABEL_HEADER, tuple(map(_cells, often[:LISTED])), len(often[LISTED:])
                 ),
+                *charts,
+                _confusion(there, said, known, codec.names),
             ),
             examples=tuple(
                 Example(int(ids[row]), name(int(ids[row])), truths[row], answered[row], float(sure[row]))
-                for row in worth_a_look(errors, truths == answered)
+                for row in worth_a_look(sure, truths == answered)
             ),
+            percentage="The percentage is of the label of which the model is least sure: how probable its answer is, "
+            "that the label is there or that it is not.",
             ids=ids,
             truths=truths,
             answers=answered,
@@ -195,6 +195,18 @@ class MultiLabelMetrics(Metrics):
             sureness=sureness,
             unknown={},
         )
+
+
+def _confusion(
+    there: Bool[np.ndarray, "n v"], said: Bool[np.ndarray, "n v"], known: Bool[np.ndarray, "n v"], names: Sequence[str]
+) -> Any:
+    """Which labels are predicted where they are, and which where they are not, by the labels that are there."""
+    from vitrail import pages  # of an evaluation alone
+
+    wrong, lacking = said & known & ~there, known & ~there
+    counts = there.T.astype(np.int64) @ wrong.astype(np.int64) + np.diag((there & said).sum(axis=0))
+    labels = np.stack([there.sum(axis=0), lacking.sum(axis=0), wrong.sum(axis=0)], axis=1)
+    return pages.Confusion("Labels that are predicted, right and wrong", counts, tuple(names), labels)
 
 
 LABEL_HEADER = ("label", "images", "average precision", "precision", "recall", "F1", "threshold")
@@ -206,7 +218,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["label"], f"{row['images']:,}", *figures
 
 
-def worth_a_look(errors: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
-    """Images with other labels than they have, the worst order first; then some whose labels are all right."""
-    wrong = sorted(np.flatnonzero(~right).tolist(), key=lambda row: -errors[row])
-    return wrong[:SHOWN] + np.flatnonzero(right).tolist()[:SHOWN]
+def worth_a_look(sure: NDArray[np.floating], right: NDArray[np.bool_]) -> list[int]:
+    """Images of which something is wrong, the most confident first; then some that are right, the least sure first."""
+    order = np.argsort(sure, kind="stable")
+    return order[~right[order]][::-1][:SHOWN].tolist() + order[right[order]][:SHOWN].tolist()

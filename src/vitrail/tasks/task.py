@@ -130,6 +130,7 @@ class Result:
         tables: For pages and the terminal.
         examples: Samples to be shown: mistakes, the most confident first; then right answers, class by class, the least
             sure first.
+        percentage: What the probability of an example is, in a sentence, where it is not that of one answer.
         truths: (n,) the labels or texts of the samples `ids`, in words.
         answers: (n,) the predictions of the samples `ids`, in words.
         errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
@@ -155,6 +156,7 @@ class Result:
     interval: tuple[float, float] | None = None
     tables: "tuple[Section, ...]" = ()
     examples: tuple[Example, ...] = ()
+    percentage: str = ""
     ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -172,8 +174,8 @@ class Result:
         """In at most five lines: the figure with its interval, the loss, the first mistakes."""
         name, value = self.headline
         wrong = [f"  {one.name}: {one.answer}, right is {one.truth}" for one in self.examples if not one.right][:3]
-        head = f"{name} {self.metric.shown(value)} {self.sentence}"
-        return "\n".join([head, f"  loss {self.loss:.4g}{f', data {self.data}' * bool(self.data)}", *wrong])
+        lines = f"{name} {self.metric.shown(value)} {self.sentence}\n  loss {self.loss:.4g}"
+        return "\n".join([f"{lines}{f', data {self.data}' * bool(self.data)}", *wrong])
 
     @property
     def headline(self) -> tuple[str, float]:
@@ -184,13 +186,11 @@ class Result:
     def calibration(self) -> list[Mapping[str, Any]]:
         """How many answers are right by how sure they are: `from`, `to`, `images`, `right`; none where unknown."""
         known = np.isfinite(self.confidences)
-        if self.sureness:
+        if self.sureness or not known.any() or len(known) != len(self.errors):
             return [*self.sureness]
-        if not known.any() or len(known) != len(self.errors):
-            return []
         places = np.searchsorted(SURENESS[1:-1], self.confidences, side="right")
-        ranges, right = len(SURENESS) - 1, known & (self.errors == 0)
-        counts = (np.bincount(places[some], minlength=ranges).tolist() for some in (known, right))
+        parts = known, known & (self.errors == 0)
+        counts = (np.bincount(places[some], minlength=len(SURENESS) - 1).tolist() for some in parts)
         rows = zip(pairwise(SURENESS), *counts, strict=True)
         return [{"from": low, "to": high, "images": images, "right": right} for (low, high), images, right in rows]
 
