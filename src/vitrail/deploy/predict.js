@@ -6,10 +6,8 @@
 "use strict";
 const fs = require("fs");
 
-const PLAIN = "the same image as a JPEG, or a PNG of 8 bits";
-
 /** Refuse in two lines: what is wrong, and what to try. */
-function need(holds, problem, hint = PLAIN) {
+function need(holds, problem, hint = "the same image as a JPEG, or a PNG of 8 bits") {
   if (!holds) throw new Error(`${problem}\ntry: ${hint}`);
 }
 
@@ -190,16 +188,15 @@ function answer(rows, contract, coverage) {
 const KINDS = {
   /** Within each head: the best class of all, or of each column that has a head. */
   softmax(parts, coverage) {
-    const every = [], columns = {}, attributes = [];
+    const every = [], columns = {};
     for (const [{ column, names, temperature }, logits] of parts) {
       const most = Math.max(...logits), powers = logits.map((logit) => Math.exp((logit - most) / temperature));
       const sum = powers.reduce((a, b) => a + b, 0), values = powers.map((power) => Math.fround(power / sum));
-      const best = logits.indexOf(most);
-      columns[column] = { class: names[best], probability: values[best] };
-      attributes.push(`${column}=${names[best]}`);
+      columns[column] = { class: names[logits.indexOf(most)], probability: values[logits.indexOf(most)] };
       names.forEach((name, i) => every.push([column ? `${column}=${name}` : name, values[i]]));
     }
     const top = every.sort((a, b) => b[1] - a[1]).slice(0, 5);
+    const attributes = parts.map(([{ column }]) => `${column}=${columns[column].class}`);
     if (parts[0][0].column) return { attributes, columns, top };
     const said = { label: top[0][0], probability: top[0][1], top };
     if (!coverage) return said;
@@ -263,8 +260,8 @@ async function main() {
       const names = images.slice(first, first + batch), pixels = [];
       for (about of names) pixels.push(await prepare(about, contract));
       about = model;
-      const shape = [names.length, ...contract.input.size, contract.input.channels];
-      const tensor = new ort.Tensor("uint8", new Uint8Array(Buffer.concat(pixels)), shape);
+      const bytes = new Uint8Array(Buffer.concat(pixels)), { size, channels } = contract.input;
+      const tensor = new ort.Tensor("uint8", bytes, [names.length, ...size, channels]);
       const { outputs, map: maps } = await session.run({ pixels: tensor }), rows = cut(outputs.data, names.length);
       answer(rows, contract, Number(given.coverage)).forEach((said, i) => {
         const map = maps && { map: cut(cut(maps.data, names.length)[i], maps.dims[1]) };
