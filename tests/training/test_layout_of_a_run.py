@@ -55,6 +55,15 @@ def test_what_was_named_is_stored_and_read_again(listed: Path, tmp_path: Path) -
         assert GROUP in samples.columns
     assert not any(seen[one] & seen[other] for one, other in combinations(("train", "validation", "test"), 2))
     assert vitrail.evaluate(tmp_path / "run").split == "test"
+    cells = [line.split(";") for line in (listed / "list.csv").read_text().splitlines()[1:]]
+    group_of = {Path(where).name: group for where, group, *_ in cells}
+    for split in ("train", "validation", "test"):  # a column that is reported by does not move a split
+        own = open_for(model, run, None, None, split).samples
+        by = Layout(label_column="kind", group_column="class")
+        found = open_for(model, run, str(listed / "list.csv"), None, split, layout=by)
+        assert found.samples.inputs.names() == own.inputs.names()
+        assert [*found.samples.column(GROUP).values] == [group_of[Path(name).name] for name in own.inputs.names()]
+        assert not any("changed" in note for note in found.notes)
     typed = ["--label-column", "kind", "--group-column", "visit"]
     other = shutil.copytree(listed, tmp_path / "elsewhere") / "list.csv"
     by_command = call("evaluate", tmp_path / "run", other, *typed, "--json")

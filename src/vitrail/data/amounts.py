@@ -40,16 +40,22 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def refuse_words(table: "Listing", names: Sequence[str]) -> None:
-    """Refuse words among the cells of some columns of numbers.
+def refuse_others(table: "Listing", names: Sequence[str]) -> None:
+    """Refuse words and infinite numbers among the cells of some columns of numbers.
 
     Raises:
         DataError: There are some; names the first.
     """
     for name in names:
-        if wrong := [row for row, cell in enumerate(table.columns[name]) if _number(cell) is None]:
-            more = f", as {len(wrong) - 1:,} more of {len(table):,} cells are no numbers" if len(wrong) > 1 else ""
-            problem = f"{table.where(wrong[0])}: the {name} is {str(table.columns[name][wrong[0]])!r}, no number{more}"
+        if wrong := [
+            row for row, cell in enumerate(table.columns[name]) if (found := _number(cell)) is None or np.isinf(found)
+        ]:
+            more = (
+                f", as {len(wrong) - 1:,} more of {len(table):,} cells are no finite numbers" if len(wrong) > 1 else ""
+            )
+            problem = (
+                f"{table.where(wrong[0])}: the {name} is {str(table.columns[name][wrong[0]])!r}, no finite number{more}"
+            )
             raise DataError(problem, table.show(wrong[0], "write a number there, or leave it empty"))
 
 

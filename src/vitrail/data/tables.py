@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.amounts import MANY, amounts_in, numbers_in, refuse_words
+from vitrail.data.amounts import MANY, amounts_in, numbers_in, refuse_others
 from vitrail.data.columns import (
     ALL,
     ATTRIBUTES,
@@ -350,7 +350,7 @@ def columns_of(table: Listing, roles: Roles, rows: Sequence[int], without: Seque
 
     def make(name: str) -> Column:
         if name == NUMBER and numbers is not None:
-            refuse_words(table, roles.labels)
+            refuse_others(table, roles.labels)
             return Quantities(numbers[np.array(rows, np.int64)], roles.labels)
         if name == label == ATTRIBUTES:
             words = {each: table.columns[each] for each in roles.labels}

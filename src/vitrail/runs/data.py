@@ -25,10 +25,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.arguments import PASSED, check_passed, python_call
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
 from vitrail.data.images import HASH
-from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.layout import AS_FOUND, Layout, with_groups
 from vitrail.data.loader import Contents, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors
@@ -40,6 +40,7 @@ from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
 from vitrail.weights.places import is_foreign, is_onnx
 
+GROUPS = ("group_column", "group_pattern")  # of a layout
 MODEL = "model"  # the folder of the model in a run
 CHANGED = "The data have changed since the training."
 SELECT, CALIBRATE, REPORT = "select", "calibrate", "report"
@@ -213,7 +214,8 @@ def open_for(
         data_root: Folder of the named sets.
         split: Name of the split; test, else validation, else all samples when None.
         reader: A reader of the user's own.
-        layout: Columns and groups of other data than the run's, which has stored how they are read.
+        layout: Columns and groups of other data than the run's, which has stored how they are read: of its own data
+            groups are those that are reported, and the split stays as it was.
 
     Raises:
         UsageError: There are no data and none stored, or no such split.
@@ -226,7 +228,7 @@ def open_for(
         problem = f"{run.name or 'this model'} has stored no data"
         command = f"vitrail evaluate {run.name or 'RUN'} ./photos  # {kinds}"
         raise UsageError(problem, Hint(text=command, python="data=..., a named set, a folder or a list"))
-    what, seed, counts = str(data), 0, None
+    what, seed, counts, reported = str(data), 0, None, layout
     if reader is None:
         check_root(remembered.get("name", what), data_root)
     if remembered:
@@ -239,7 +241,12 @@ def open_for(
             data_root = root
         if run.config:
             settings = settings_from_dict(run.config)
-            counts, layout = settings.counts, settings.layout if layout == AS_FOUND else layout
+            counts, own = settings.counts, vars(settings.layout)
+            layout = replace(
+                settings.layout,
+                **{name: value or own[name] for name, value in vars(layout).items()}
+                | {name: own[name] for name in GROUPS},
+            )
         unseen = VALIDATION if not parts or parts == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
     data_root = run.root_for(what, data_root)
@@ -251,17 +258,22 @@ def open_for(
             learnt = "" if layout.label_column or not run.config else settings_from_dict(run.config).layout.label_column
             if not learnt:
                 raise
-            raw = opened(layout=replace(layout, label_column=learnt))
+            layout = replace(layout, label_column=learnt)
+            raw = opened(layout=layout)
     else:
         from vitrail.runs.contracts import read_own  # which the library's own readers do not need
 
-        raw = read_own(reader, what, data_root, layout)
+        opened = partial(read_own, reader, what, data_root)
+        raw = opened(layout=layout)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in PARTS else split, seed)
     if split in PARTS:
         names = tuple(parts) if isinstance(parts, dict) else (SELECT, REPORT)
         found = part_of(found, column, model.output, split, names)
+    groups = {name: getattr(reported, name) for name in GROUPS}
+    if any(groups.values()) and replace(layout, **groups) != layout:  # by which the run was not split
+        found = _in_groups(found, opened(layout=replace(layout, **groups)))
     words = chosen_words(found.split, parts)
     if not remembered and found.split != TEST and "chosen_on" in model.facts:  # a model without its run
         words = f"{model.facts['chosen_on']} chose this model; if they are among these, the figure is too high."
@@ -274,6 +286,14 @@ def open_for(
         if now != remembered["fingerprint"]:
             found = replace(found, notes=(*found.notes, CHANGED, *[MAY_BE_LEARNT] * (not run.contents)))
     return found
+
+
+def _in_groups(found: Split, raw: RawDataset) -> Split:
+    """A split, as it was made, whose samples have the groups that the same data have here."""
+    pairs = (zip(each.inputs.names(), each.units(), strict=True) for each in raw.splits.values())
+    group_of = {name: unit for each in pairs for name, unit in each}
+    samples = with_groups(found.samples, [group_of.get(name, "") for name in found.samples.inputs.names()])
+    return replace(found, samples=samples, notes=tuple(dict.fromkeys((*found.notes, *raw.notes))))
 
 
 def _check_inputs(model: Model, found: Split) -> None:

@@ -394,7 +394,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
             raise DataError(f"{data} has no labels", unlabelled(data))
         named = {"label_column": [*columns][-1]} if Path(data).exists() else {}
         text = "or another column, by its name" if named else f"one of the columns {wanted}"
-        raise DataError(f"{data} has the columns {', '.join(columns)}, and none of labels", Hint(named, text=text))
+        has = f"the column{'s' * (len(columns) > 1)} {', '.join(columns)}, and no name says which are labels or numbers"
+        raise DataError(f"{data} has {has}", Hint(named, text=text))
     return fitting[0]
 
 
