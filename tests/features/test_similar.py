@@ -1,6 +1,7 @@
 """The nearest images: against scikit-learn and a plain loop, by whatever way the features come."""
 
 import json
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -24,6 +25,9 @@ from vitrail.features.poolings import answer_by_features
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.io import SIMILAR, is_page
 from vitrail.nn import ViT, features
+from vitrail.tasks.attributes import Attributes
+from vitrail.tasks.multilabel import MultiLabels
+from vitrail.tasks.regression import Standardized
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +230,16 @@ def test_without_its_head_a_model_says_what_the_head_reads(photos: Path) -> None
         assert float(cosines[0]) == pytest.approx(1, abs=1e-5)
     with must_raise(UsageError, named="64"):
         answer_by_features(model_of(0, {"pooling": "class_and_mean", "head": "of_two"}))
+
+
+def test_what_neighbours_have_is_said_by_the_codec() -> None:
+    """Labels are counted each, numbers averaged, columns apart; what is not known counts for nothing."""
+    every = [{"labels": each} for each in ("clock|chair", "chair", "", "clock|chair|tv")]
+    assert MultiLabels(("chair",)).among([*every, {}]) == "chair 3 of 4, clock 2 of 4, tv 1 of 4"
+    numbers = Standardized(("count", "age"), (0.0, 0.0), (1.0, 1.0))
+    rows = [{"count": "1", "age": ""}, {"count": "4", "age": "30"}, {"count": "10", "age": ""}]
+    assert re.findall(r"[\d.]+", numbers.among(rows)) == ["5", "1", "10", "30", "30", "30"]
+    columns = [{"colour": "red", "shape": "round"}, {"colour": "blue", "shape": ""}, {"colour": "red", "shape": ""}]
+    codec = Attributes(("colour", "shape"), (("blue", "red"), ("round", "square")))
+    assert codec.among(columns) == "colour: red 2 of 3, blue 1 of 3; shape: round 1 of 1"
+    assert vitrail.Classes(("a", "b")).among([{"label": "b"}, {"label": "z"}, {}]) == "b 1 of 2, z 1 of 2"

@@ -210,7 +210,7 @@ def similar_page(text: str = "a.png", shown: bool = True) -> str:
     pairs = tuple(
         Neighbour(f"{text}{i}", "train", text, 0.125 + i, here, there, image, Path(f"{text}{i}")) for i in range(2)
     )
-    queries = SimilarImages(text, text, pairs, image, Path(text)), SimilarImages("q", None, pairs)
+    queries = SimilarImages(text, text, pairs, text, image, Path(text)), SimilarImages("q", None, pairs)
     similar = Similar("class", True, True, 398, queries, (f"note {text}",))
     return similar.page(f"model {text}", text, f"vitrail similar {text}")
 

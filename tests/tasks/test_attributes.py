@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +284,16 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     weights.write_text("class,weight\nred,2\n")
     must_refuse(call("train", listed, *both, "--class-weights", weights, "--out", tmp_path / "x"), USAGE, "red")
     assert not (tmp_path / "x").exists()
+
+
+def test_so_many_classes_of_each_column_are_named_and_no_column_is_dropped() -> None:
+    codec = Attributes(("colour", "shape"), (("blue", "red", "green"), ("round", "square")), most=1)
+    outputs = torch.tensor([[9.0, 8.9, 0.0, 0.1, 0.0], [0.0, 1.0, 2.0, 0.0, 9.0]])
+    for most in (1, 2, 9):
+        for one, row in zip(replace(codec, most=most).answer(outputs, ["x", "y"]), outputs, strict=True):
+            parts = (row[:3].softmax(dim=0).tolist(), row[3:].softmax(dim=0).tolist())
+            named = [sorted(zip(part, names, strict=True))[::-1][:most] for part, names in zip(
+                parts, (codec.names[:3], codec.names[3:]), strict=True)]  # fmt: skip
+            wanted = sorted([each for part in named for each in part])[::-1]
+            assert [name for name, _ in one.top] == [name for _, name in wanted]
+            assert [value for _, value in one.top] == pytest.approx([value for value, _ in wanted])

@@ -16,6 +16,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
 from tests.tasks.patterns import SMALL, SPLITS, images
+from vitrail.cli.predict import _cells
 from vitrail.data.columns import RawDataset, Samples, Texts
 from vitrail.data.dataset import Counts, match_split
 from vitrail.data.multiple import LabelSets
@@ -99,6 +100,15 @@ def test_a_threshold_has_the_highest_f1(seed: int) -> None:
     limit = best_threshold(odds, there)
     tried = [f1_score(there, odds >= value) for value in odds.unique().tolist()]
     assert f1_score(there, odds >= limit) == max(tried)
+
+
+def test_what_is_predicted_is_among_those_that_are_named_however_few() -> None:
+    codec = MultiLabels(tuple("abcd"), thresholds=(0.9, 0.2, 0.3, 0.1), most=1)
+    (one,) = codec.answer(torch.tensor([[0.8, 0.3, 0.25, 0.05]]).logit(), ["x"])
+    assert [name for name, _ in one.top] == ["a", "b"]  # the most probable one is not predicted, the second is
+    assert [name for name, _ in one.labels] == ["b"]
+    _, line = _cells(one, 1)
+    assert [each.endswith("*") for each in line.split() if each[0].isalpha()] == [False, True]
 
 
 def test_labels_with_many_images_have_a_threshold_of_their_own_near_the_common_one() -> None:

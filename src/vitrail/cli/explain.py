@@ -299,6 +299,8 @@ def _print_all(found: Report, model: Model, options: Explain) -> None:
         print_line(sentence)
     if not all(one.view.drawn for one in found):
         print_line("images without evidence have no maps; --full makes and tests them, and changes no verdict")
+    if options.target is None and options.similar_to is None and model.output.besides:
+        print_line(model.output.besides)
     if model.about:
         print_line(model.about)
     if any(each is not None and each.fill != "background" for one in found for each in one.trust):

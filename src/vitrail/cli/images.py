@@ -84,6 +84,8 @@ def run_similar(options: SimilarOptions, command: str) -> int:
         for one in found.found:
             print_line(one.name if one.label is None else f"{one.name} ({one.label})")
             print_table([(each.name, each.label or "", f"{each.distance:.3f}") for each in one.neighbours], left=2)
+            if one.among:
+                print_line(f"  neighbours: {one.among}")
         print_line("")
         print_line(f"the page  {page}")
     for note in found.notes:

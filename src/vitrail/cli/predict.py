@@ -83,8 +83,7 @@ def run(options: Predict, command: str) -> int:
     else:
         predictions, problems = _predict_here(model, images, texts, search, precision)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
-        said = [next(iter(one.brief().values())) for one in predictions] if classes else []
-        found = Counter(name for each in said for name in ([each] if isinstance(each, str) else each))
+        found = Counter(name for one in predictions for name in _said(one)) if classes else Counter()
         notes = [(one.name, note) for one in predictions for note in one.notes]
         if out is not None and predictions:
             from vitrail.jobs.answers import write_table
@@ -97,6 +96,8 @@ def run(options: Predict, command: str) -> int:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:
         print_table([_cells(one, options.top) for one in predictions], left=2)
+        if options.top is not None and any(one.sentence() for one in predictions):
+            warn("* is predicted")
     for words in filter(None, (model.about, model.output.promise())) if count and not options.json else ():
         warn(words)
     by_note = dict[str, list[str]]()
@@ -110,12 +111,18 @@ def run(options: Predict, command: str) -> int:
     return 0
 
 
+def _said(one: Prediction) -> list[str]:
+    """The names that are predicted."""
+    said = next(iter(one.brief().values()))
+    return [said] if isinstance(said, str) else said
+
+
 def _cells(one: Prediction, top: "Top") -> tuple[str, ...]:
-    """A line for people; with --top so many classes, each with its probability."""
+    """A line for people; with --top so many classes, each with its probability; of several, those predicted marked."""
     if top is None:
         return one.cells()
-    some = one.top if top == "all" else one.top[:top]
-    return one.name, "  ".join(f"{name} {percent(value, 1)}" for name, value in some)
+    marked = _said(one) if one.sentence() else ()  # else it is the first of them
+    return one.name, "  ".join(f"{name}{'*' * (name in marked)} {percent(value, 1)}" for name, value in one.top)
 
 
 def _search(options: Predict, model: Model) -> "Search | None":

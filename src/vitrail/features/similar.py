@@ -13,7 +13,7 @@ know, and nothing is masked here. What it depends on is what an explanation of t
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,6 +140,7 @@ class SimilarImages(ShortRepr):
         name: What it is called.
         label: Its class, where known.
         neighbours: The nearest first.
+        among: What these have, in words, as the model's codec puts it; empty where nobody knows.
         image: As the model sees it; None where it is not at hand.
         file: Its path; None when it is no file.
     """
@@ -147,12 +148,14 @@ class SimilarImages(ShortRepr):
     name: str
     label: str | None
     neighbours: tuple[Neighbour, ...]
+    among: str = ""
     image: np.ndarray | None = None
     file: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the images."""
-        return {"file": self.name, "label": self.label, "neighbours": [one.to_dict() for one in self.neighbours]}
+        near = [one.to_dict() for one in self.neighbours]
+        return {"file": self.name, "label": self.label, "among": self.among, "neighbours": near}
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,6 +334,14 @@ class KnownImages:
         found = self._sample(row)
         return None if found is None or column not in found[0].columns else found[0].column(column).word(found[1])
 
+    def cells(self, row: int, column: str | None) -> Mapping[str, str]:
+        """The same by the columns of a list; empty where it is not known."""
+        found = self._sample(row)
+        if found is None or column not in found[0].columns:
+            label = self.label(row, column)
+            return {} if label is None else {str(column): label}
+        return found[0].column(column).cells(found[1], column)
+
 
 def open_known(
     what: str | Path,
@@ -397,9 +408,9 @@ def _describe_query(
             here, there = agreement(own, grid, others), agreement(grid, own, others)
         facts = known.features.ids[row], known.features.splits[row], known.label(row, column), max(0.0, 1 - cosine)
         neighbours.append(Neighbour(*facts, here, there, image, known.file(row)))
-    return SimilarImages(
-        wanted.features.ids[query], wanted.label(query, column), tuple(neighbours), shown[0], wanted.file(query)
-    )
+    among = model.output.among([known.cells(row, column) for row, _ in rows])
+    facts = wanted.features.ids[query], wanted.label(query, column), tuple(neighbours), among
+    return SimilarImages(*facts, shown[0], wanted.file(query))
 
 
 # ---- the nearest training images, which stand below an explanation

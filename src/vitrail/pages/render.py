@@ -16,7 +16,6 @@ import hashlib
 import inspect
 import io
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -299,7 +298,6 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
     ends = "0", f"cosine {most}"
     if any(side.usual.any() for side in sides):
         ends = "0: as similar as usual", f"{most} above the usual cosine"
-    labels = [[each.label for each in one.neighbours if each.label is not None] for one in similar.found]
     values = {
         "similar": similar,
         "model": model,
@@ -309,7 +307,6 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
         "agreed": bool(sides),
         "ends": ends,
         "colours": lambda side: patch_colours(np.maximum(side.beyond, 0), False, scale),
-        "votes": [[(*first, len(each)) for first in Counter(each).most_common(1)] for each in labels],
         "tests": [similar.explain_command(one, model) for one in similar.found],
     }
     return document("similar.html", f"{heading} · vitrail", SIMILAR, values)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vitrail.data.batches import Batch
     from vitrail.data.columns import RawDataset, Samples
 
-TOP = 5  # classes that a prediction names beside the one of each column
+TOP = 2  # classes of each column that a prediction names
 EXAMPLE = 'Attributes(("colour", "shape"), (("blue", "red"), ("round", "square")))'
 
 Targets = Float[Tensor, "b columns v"]
@@ -90,7 +90,7 @@ class AttributesPrediction(ShortRepr):
     Attributes:
         name: The file, or "image".
         classes: Of each column its most probable class, and its probability.
-        top: The most probable classes of all columns (five, or `Attributes.most`), such as `colour=red`.
+        top: The most probable classes of each column (two, or `Attributes.most`), such as `colour=red`, in one order.
         notes: A sentence of what is unusual about the image.
     """
 
@@ -140,7 +140,7 @@ class Attributes(ShortRepr, Codec):
         columns: The name of each column, all different.
         classes: The names of the classes of each, all different.
         calibration: By which logits become probabilities: one temperature for all columns.
-        most: How many classes a prediction names beside the one of each column; it is not stored.
+        most: How many classes of each column a prediction names; it is not stored.
 
     Raises:
         UsageError: A name occurs twice, or there are not as many lists of classes as columns.
@@ -226,6 +226,11 @@ class Attributes(ShortRepr, Codec):
         shown = (f"{name} ({', '.join(own[:20])})" for name, own in zip(self.columns, self.classes, strict=True))
         return "attributes", ", ".join(shown)
 
+    @property
+    def size(self) -> str:
+        """Of how many columns, and how many classes."""
+        return f"{len(self.columns)} columns, {self.outputs} classes"
+
     def to_dict(self) -> dict[str, Any]:
         """Columns and classes, and the calibration where there is one."""
         of = {name: list(own) for name, own in zip(self.columns, self.classes, strict=True)}
@@ -257,8 +262,11 @@ class Attributes(ShortRepr, Codec):
     ) -> "list[AttributesPrediction]":
         """The classes of each image."""
         words, (best, sure) = self.names, self.best(outputs.float())
-        values, order = self.probabilities(outputs.float()).cpu().sort(dim=1, descending=True, stable=True)
-        plain = (each[:, : self.most].tolist() for each in (values, order))
+        every = self.probabilities(outputs.float()).cpu()
+        high = [every[:, part].argsort(dim=1, descending=True, stable=True)[:, : self.most] for part in self.parts]
+        order = torch.cat([part.start + own for part, own in zip(self.parts, high, strict=True)], dim=1)
+        order = order.gather(1, every.gather(1, order).argsort(dim=1, descending=True, stable=True))
+        plain = every.gather(1, order).tolist(), order.tolist()
         answers = []
         for name, own, fractions, some, numbers in zip(names, best.tolist(), sure.tolist(), *plain, strict=True):
             said = (words[number].removeprefix(f"{column}=") for number, column in zip(own, self.columns, strict=True))

@@ -11,6 +11,7 @@ softmax or an argmax of outputs, or asks which codec it has.
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.columns import Column, Match
-from vitrail.errors import Hint, UsageError, no_coverage, no_such_name
+from vitrail.errors import Hint, UsageError, no_coverage, no_such_name, some_of
 from vitrail.text import canonical, percent, percent_in_words
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ def softmax_head(column: str, names: Sequence[str], calibration: Any) -> dict[st
     return {"kind": "softmax", "column": column, **of}
 
 
+def tally(words: Sequence[str], of: int) -> str:
+    """How often each word is there, the most frequent first: "clock 2 of 5, chair 1 of 5"."""
+    return some_of([f"{word} {count} of {of}" for word, count in Counter(words).most_common()])
+
+
 class Codec(ABC):
     """What targets and outputs mean; see the head of this file. Subclasses are final, frozen and of plain values.
 
@@ -162,6 +168,11 @@ class Codec(ABC):
         return ""
 
     @property
+    def besides(self) -> str:
+        """What an explanation without a target leaves out, and how it is asked for, in words; empty where nothing."""
+        return ""
+
+    @property
     def temperature(self) -> float:
         """What outputs are divided by before they become probabilities."""
         return 1.0 if self.calibration is None else self.calibration.temperature
@@ -204,6 +215,11 @@ class Codec(ABC):
     def describe(self) -> tuple[str, str]:
         """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
 
+    @property
+    def size(self) -> str:
+        """How many outputs there are, where a list of them is too long."""
+        return str(self.outputs)
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which the task makes it again."""
@@ -232,6 +248,17 @@ class Codec(ABC):
             facts: Of the model.
             inputs: (b, ...), what the network read, where that is at hand.
         """
+
+    def among(self, cells: Sequence[Mapping[str, str]]) -> str:
+        """What some samples have, in words: how many of those where it is known have each word of a column.
+
+        Args:
+            cells: Of each sample its words by column, as `Column.cells` has them; empty where they are not known.
+        """
+        names = [*dict.fromkeys(name for each in cells for name in each)]
+        columns = {name: [each[name] for each in cells if each.get(name)] for name in names}
+        found = {name: tally(words, len(words)) for name, words in columns.items() if words}
+        return "; ".join(f"{name}: {words}" if len(names) > 1 else words for name, words in found.items())
 
     def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether other outputs say the same: here, whether they are near, beside the length of the first."""

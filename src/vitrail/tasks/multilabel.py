@@ -25,7 +25,7 @@ from vitrail.data.columns import LABELS, Column, Match
 from vitrail.data.multiple import LabelSets
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
-from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs, tally
 from vitrail.tasks.losses import SUREST, Loss, Weighing, binary_cross_entropy, blend_known, label_loss
 from vitrail.tasks.ranking import PRECISION, MultiLabelMetrics, best_threshold
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
@@ -70,7 +70,7 @@ class MultiLabelPrediction(ShortRepr):
     Attributes:
         name: The file, or "image".
         labels: Those whose probability reaches their threshold, with it, the most probable first.
-        top: The most probable labels (five, or `MultiLabels.most`) with their probabilities.
+        top: The most probable labels (five, or `MultiLabels.most`) and all that are predicted, with probabilities.
         notes: A sentence of what is unusual about the image.
     """
 
@@ -217,7 +217,10 @@ class MultiLabels(ShortRepr, Codec):
         for name, fractions, numbers, there in rows:
             named = [(self.names[number], fraction) for number, fraction in zip(numbers, fractions, strict=True)]
             labels = tuple(one for one, has in zip(named, there, strict=True) if has)
-            answers.append(MultiLabelPrediction(name, labels, tuple(named[: self.most])))
+            top = tuple(
+                one for rank, (one, has) in enumerate(zip(named, there, strict=True)) if has or rank < self.most
+            )
+            answers.append(MultiLabelPrediction(name, labels, top))
         return answers
 
     def error(self, outputs: Outputs, targets: Targets) -> Float[Tensor, " b"]:
@@ -262,6 +265,11 @@ class MultiLabels(ShortRepr, Codec):
         known = ~targets.isnan()
         count, there = known.sum(dim=1).double(), targets.nan_to_num(0.0).double().sum(dim=1)
         return ((there + 0.5) / (count + 1)).logit()
+
+    def among(self, cells: Sequence[Mapping[str, str]]) -> str:
+        """How many samples have each label."""
+        known = [words for each in cells for words in each.values()]
+        return tally([word for words in known for word in words.split("|") if word], len(known))
 
     def strata(self, targets: Targets) -> Tensor:
         """The rarest label of each; images without any are of one more."""

@@ -285,6 +285,15 @@ class Standardized(ShortRepr, Codec):
         """The mean of the neighbours, of those that are known; the mean of training where none is."""
         return targets.double().nanmean(dim=1).nan_to_num(0.0)
 
+    def among(self, cells: Sequence[Mapping[str, str]]) -> str:
+        """The mean of each number, and its range."""
+        known = {name: [float(each[name]) for each in cells if each.get(name)] for name in self.names}
+        return ", ".join(
+            f"{name} {number(sum(own) / len(own))} on average ({number(min(own))} to {number(max(own))})"
+            for name, own in known.items()
+            if own
+        )
+
     def strata(self, targets: Targets) -> Tensor:
         """Tenths of the first number, so that each part has low and high ones."""
         return torch.from_numpy(Quantities(targets.double().numpy(), self.names).strata())
@@ -308,6 +317,16 @@ class Standardized(ShortRepr, Codec):
             return f"there is no interval: that takes {FEWEST} images whose numbers are known"
         each = ", ".join(f"{name} ± {number(width)}" for name, width in zip(self.names, self.widths, strict=True))
         return f"nine of ten true numbers lie within {each} of what is predicted"
+
+    @property
+    def besides(self) -> str:
+        """The numbers behind the first."""
+        first, *rest = self.names
+        return (
+            f"this is why {first}; --target {rest[0]} explains {rest[0]}{', and so on' * (len(rest) > 1)}"
+            if rest
+            else ""
+        )
 
     def choose(self, outputs: Outputs, wanted: Any = None) -> ChosenTarget:
         """A number of each image, the first when None: why it is above the mean of training, or below it."""

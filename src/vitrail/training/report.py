@@ -203,7 +203,7 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in prepared.dataset.splits.items())
     facts = [
         (f"{prepared.unit}s", sizes),
-        (name, str(prepared.model.output.outputs) if name == "classes" or len(holds) > LONG_FACT else holds),
+        (name, prepared.model.output.size if name == "classes" or len(holds) > LONG_FACT else holds),
         ("recipe", settings.recipe),
         ("network", f"{count:,} parameters, {_shape(settings)}"),
     ]

@@ -246,6 +246,8 @@ def ask_in_batches(
             pairs = [(row, label) for row, top in enumerate(best) for label in named[row] or [top]]
             rows, target = [row for row, _ in pairs], [label for _, label in pairs]
             notes = [() if named[row] else (BELOW,) for row in rows]
+        elif target is None and model.output.besides:
+            notes = [(model.output.besides,) for _ in some]
         if rows != of:
             some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
             own, of = None if own is None else own[rows], rows

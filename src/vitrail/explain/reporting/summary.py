@@ -141,7 +141,7 @@ def _no_evidence(explained: ImageView, view: AttributionView, trust: TrustView, 
         count = trust.surrogates or trust.composites
         some, same = (percent_in_words(k / count) if k else "none" for k in (trust.reached, trust.reached_itself))
         is_top = view.explains == "class" and explained.top and view.target == explained.top[0][0]
-        other = "some answer" if is_top else "answers at the same place of their list"
+        other = "some answer" if is_top else "another answer as high among theirs"
         kind = "noise in its colours" if trust.surrogates else PIECES
         found = f"{same} have it as high" if view.function is not None else f"{same} speak as strongly for {name}"
         found = f"{same} give a number that stands out as much" if view.in_data is not None else found
