@@ -369,3 +369,10 @@ def test_what_cannot_be_learnt(tmp_path: Path) -> None:
     must_refuse(call("train", tmp_path / "one.csv", "--out", tmp_path / "x"), DATA, "0")
     assert not (tmp_path / "x").exists()
     assert Regression().codec_from_dict(TWO.to_dict()) == TWO
+
+
+def test_an_explanation_without_a_target_names_the_numbers_that_it_leaves_out() -> None:
+    codec = Standardized(("area", "length", "age"), (0.0,) * 3, (1.0,) * 3)
+    assert "area" in codec.besides
+    assert "--target length" in codec.besides
+    assert Standardized(("area",), (0.0,), (1.0,)).besides == ""

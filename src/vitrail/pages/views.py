@@ -314,6 +314,7 @@ class ImageView(ShortRepr):
         labels: Where several labels are explained, the same for each by itself; else empty.
         limits: From which probability on each label is predicted; empty where an answer is the likeliest class.
         unexplained: How many labels are predicted of it and not explained.
+        besides: What else the model answers that no map explains, and how that is asked for; may be empty.
     """
 
     name: str
@@ -328,6 +329,7 @@ class ImageView(ShortRepr):
     labels: tuple["ImageView", ...] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     unexplained: int = 0
+    besides: str = ""
 
     @property
     def left(self) -> str:

@@ -246,8 +246,6 @@ def ask_in_batches(
             pairs = [(row, label) for row, top in enumerate(best) for label in named[row] or [top]]
             rows, target = [row for row, _ in pairs], [label for _, label in pairs]
             notes = [() if named[row] else (BELOW,) for row in rows]
-        elif target is None and model.output.besides:
-            notes = [(model.output.besides,) for _ in some]
         if rows != of:
             some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
             own, of = None if own is None else own[rows], rows
@@ -307,14 +305,13 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
                 views = [replace(each, sinks=batch.first.sinks.anywhere[row].cpu().numpy()) for each in views]
             bump = None if compared.bump is None or compared.bump[place].isnan() else float(compared.bump[place])
             known, target, sure = dict(label.top), views[0].target, [*label.top]
-            if (
-                plan.answering is None and model.output.predicted is not None
-            ):  # of several labels each is right or wrong by itself
+            if plan.answering is None and model.output.predicted is not None:  # each label is right by itself
                 before = known.get(target, None if views[0].trust is None else views[0].trust.before)
                 sure = [] if before is None else [(target, before)]
             beside = plan.run.beside(one.fingerprint, sure, bump, views[0].named)
             shown, said = _array(batch.pixels[row]), {name: limits[name] for name in (*known, target) if name in limits}
             view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
+            view = replace(view, besides=model.output.besides if plan.target is None else "")
             view = replace(view, limits=said, unexplained=max(0, len(every[row]) - (plan.top_labels or 0)))
             maps = tuple(each[place] for each in compared.attributions) if drawn else ()
             found[row] = ExplainedImage(answer, label, maps, replace(view, summary=summary_of(view)))
