@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest, norm
-from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
 
 import vitrail
@@ -219,7 +219,7 @@ def test_of_images_that_were_trained_on_no_interval_is_stated(task: str, codec: 
 
     def ends(value: Any) -> list[Any]:
         if isinstance(value, dict):
-            own = [value["interval"]] if "interval" in value else []
+            own = [value[each] for each in ("interval", "intervals") if each in value]
             return own + [each for one in value.values() for each in ends(one)]
         return [each for one in value for each in ends(one)] if isinstance(value, (list, tuple)) else []
 
@@ -234,6 +234,38 @@ def test_of_images_that_were_trained_on_no_interval_is_stated(task: str, codec: 
     span = re.compile(r"\d+(\.\d+)?( %)? (to|and) \d+(\.\d+)?")
     assert span.search(words(whole))
     assert not span.search(words(bare)), words(bare)
+
+
+def test_intervals_of_numbers_and_of_f1_are_as_wide_as_figures_of_scikit_learn_move() -> None:
+    random, count = np.random.default_rng(5), 300
+    true = random.normal(50, 10, count)
+    found = true + random.standard_t(5, count) * 6
+    flags = (random.random((count, 4)) < [0.5, 0.3, 0.2, 0.05]).astype(np.float64)
+    odds = 3 * (flags - 0.5) + random.normal(0, 2, flags.shape)
+    numbers, labels = (
+        TASKS[name]
+        .metrics(Preprocessing((8, 8)), codec)
+        .result([{"loss": 0.0, "ids": [*range(count)], "labels": rows.tolist(), "outputs": own.tolist()}], str)
+        .details
+        for name, codec, rows, own in (
+            ("regression", Standardized(("n",), (0.0,), (1.0,)), true[:, None], found[:, None]),
+            ("multilabel", MultiLabels(tuple("abcd")), flags, odds),
+        )
+    )
+    (row,), said = numbers["numbers"], odds >= 0
+    figures = {
+        "mae": (row, lambda some: mean_absolute_error(true[some], found[some])),
+        "rmse": (row, lambda some: root_mean_squared_error(true[some], found[some])),
+        "r2": (row, lambda some: r2_score(true[some], found[some])),
+        "micro_f1": (labels, lambda some: f1_score(flags[some], said[some], average="micro")),
+        "macro_f1": (labels, lambda some: f1_score(flags[some], said[some], average="macro")),
+    }
+    for name, (of, figure) in figures.items():
+        drawn = [figure(random.integers(0, count, count)) for _ in range(400)]
+        low, high = of["intervals"][name]
+        assert of[name] == pytest.approx(figure(np.arange(count)), abs=1e-6)
+        assert low < of[name] < high
+        assert high - low == pytest.approx(np.ptp(np.quantile(drawn, [0.025, 0.975])), rel=0.3), name
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")  # scikit-learn's

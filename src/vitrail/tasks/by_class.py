@@ -8,6 +8,7 @@ differs from the others, they are Wilson's. Beside them stand how often the true
 off probabilities are, and how often the sets of classes hold the true one.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 
 from vitrail.tasks.calibration import COVERAGE, Reliability, reliability
-from vitrail.tasks.task import drawn_interval, wilson_interval
+from vitrail.tasks.task import wilson_interval
 from vitrail.text import number, percent, percent_in_words
 
 if TYPE_CHECKING:
@@ -28,6 +29,29 @@ FIRST = 5
 DRAWS = 200  # of images with replacement, for an interval
 
 Interval = tuple[float, float]
+
+
+def drawn_anew(count: int) -> Iterator[Int64[np.ndarray, " count"]]:
+    """How often each of so many images counts when they are drawn with replacement, in 200 draws, always the same."""
+    draw = np.random.default_rng(0)
+    yield from (np.bincount(draw.integers(0, count, count), minlength=count) for _ in range(DRAWS))
+
+
+def drawn_interval(value: float, drawn: Sequence[float], images: int | float) -> tuple[float, float]:
+    """95 % interval of a fraction: how far it moves when images are drawn anew, beside the mean of all draws.
+
+    Where all are right, or all wrong, no draw moves, which is no certainty: then it is Wilson's of as many images.
+    """
+    if np.ptp(drawn) < 1e-12:
+        return wilson_interval(value * images, images)
+    low, high = moved_interval(value, drawn)
+    return max(0.0, low), min(1.0, high)
+
+
+def moved_interval(value: float, drawn: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of any figure: how far it moves when images are drawn anew, beside the mean of all draws."""
+    low, high = value + np.quantile(drawn, [0.025, 0.975]) - np.mean(drawn)
+    return float(low), float(high)
 
 
 class ByClass(NamedTuple):

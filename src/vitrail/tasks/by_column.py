@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import nn
 
 from vitrail.errors import counted
-from vitrail.tasks.by_class import DRAWS, by_class, of_pairs
+from vitrail.tasks.by_class import DRAWS, by_class, drawn_interval, of_pairs
 from vitrail.tasks.classify import per_class
 from vitrail.tasks.ranking import worth_a_look
 from vitrail.tasks.task import (
@@ -18,7 +18,6 @@ from vitrail.tasks.task import (
     Metrics,
     Result,
     at_least_fp32,
-    drawn_interval,
     known_alone,
     wilson_interval,
 )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.errors import counted
-from vitrail.tasks.by_class import DRAWS, of_pairs
-from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, drawn_interval, known_alone
+from vitrail.tasks.by_class import DRAWS, drawn_anew, drawn_interval, of_pairs
+from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, known_alone
 from vitrail.text import percent
 
 if TYPE_CHECKING:
@@ -65,15 +65,13 @@ def figures_by_label(
         targets: As of `average_precisions`.
         said: Which labels are predicted.
     """
-    there, precisions, rows = targets > 0.5, average_precisions(outputs, targets), list[dict[str, Any]]()
-    each = np.stack([there & said, there, said & ~np.isnan(targets)]).sum(axis=1).T.tolist()
-    for name, precision, (hits, images, predicted) in zip(names, precisions.tolist(), each, strict=True):
+    precisions, rows = average_precisions(outputs, targets), list[dict[str, Any]]()
+    each = counted_pairs(targets, said).sum(axis=1)
+    for name, precision, (hits, images, predicted) in zip(names, precisions.tolist(), each.T.tolist(), strict=True):
         row = {"label": name, "images": images, "average_precision": precision if images else None}
         row |= {"precision": hits / predicted if predicted else None, "recall": hits / images if images else None}
         rows.append({**row, "f1": 2 * hits / (images + predicted) if images + predicted else None})
-    hits, images, predicted = np.sum(each, axis=0).tolist()
-    of = [row["f1"] for row in rows if row["images"]]
-    return rows, 2 * hits / max(1, images + predicted), sum(of) / max(1, len(of))
+    return rows, *f1_of(each.astype(np.float64))
 
 
 def interval_of_mean(outputs: Float[np.ndarray, "n v"], targets: Float[np.ndarray, "n v"]) -> tuple[float, float]:
@@ -82,13 +80,36 @@ def interval_of_mean(outputs: Float[np.ndarray, "n v"], targets: Float[np.ndarra
     An image that is drawn twice stands beside itself, which raises precisions: what is taken is the distance from the
     mean of all draws.
     """
-    draw, count = np.random.default_rng(0), len(outputs)
-    means = list[float]()
-    for _ in range(DRAWS):
-        found = average_precisions(outputs, targets, np.bincount(draw.integers(0, count, count), minlength=count))
+    count, means = len(outputs), list[float]()
+    for weights in drawn_anew(count):
+        found = average_precisions(outputs, targets, weights)
         if not np.isnan(found).all():
             means.append(float(np.nanmean(found)))
     return drawn_interval(float(np.nanmean(average_precisions(outputs, targets))), means, count)
+
+
+def f1_of(each: Float[np.ndarray, "3 v"]) -> tuple[float, float]:
+    """F1 over all pairs of image and label, and the mean F1 of labels that an image has, of `counted_pairs`."""
+    hits, images, predicted = each
+    own = 2 * hits[images > 0] / (images + predicted)[images > 0]
+    return float(2 * hits.sum() / max(1.0, images.sum() + predicted.sum())), float(own.sum() / max(1, len(own)))
+
+
+def intervals_of_f1(
+    targets: Float[np.ndarray, "n v"], said: Bool[np.ndarray, "n v"]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """95 % intervals of both figures of `f1_of`: how far they move when images are drawn anew."""
+    pairs = counted_pairs(targets, said).astype(np.float64)
+    drawn = zip(*(f1_of(weights @ pairs) for weights in drawn_anew(len(targets))), strict=True)
+    each = zip(f1_of(pairs.sum(axis=1)), drawn, strict=True)
+    micro, macro = (drawn_interval(value, some, len(targets)) for value, some in each)
+    return micro, macro
+
+
+def counted_pairs(targets: Float[np.ndarray, "n v"], said: Bool[np.ndarray, "n v"]) -> Bool[np.ndarray, "3 n v"]:
+    """Which labels of each image are there and predicted, are there, and are predicted where they are known."""
+    there = targets > 0.5
+    return np.stack([there & said, there, said & ~np.isnan(targets)])
 
 
 def best_threshold(odds: Float[Tensor, " n"], there: Bool[Tensor, " n"]) -> float:
@@ -149,7 +170,11 @@ class MultiLabelMetrics(Metrics):
         often = sorted(rows, key=lambda row: -row["images"])
         most = f" (the {LISTED} most frequent of {len(rows)}; JSON has all)" if len(rows) > LISTED else ""
         ends = f"{percent(low, 2)} to {percent(high, 2)}"
-        at = f"micro F1 {percent(micro, 1)}, macro F1 {percent(macro, 1)}"
+        f1s = dict(
+            zip(("micro_f1", "macro_f1"), intervals_of_f1(targets, said) if counts else [(0.0, 1.0)] * 2, strict=True)
+        )
+        each = zip(("micro F1", "macro F1"), (micro, macro), f1s.values(), strict=True)
+        at = ", ".join(f"{of} {percent(at, 1)} ({' to '.join(percent(end, 1) for end in own)})" for of, at, own in each)
         return Result(
             metric=PRECISION,
             value=value,
@@ -163,6 +188,7 @@ class MultiLabelMetrics(Metrics):
                 "loss": loss,
                 "micro_f1": micro,
                 "macro_f1": macro,
+                "intervals": {of: list(own) for of, own in f1s.items()},
                 "labels_counted": len(counts),
                 **calibration,
                 "per_label": rows,

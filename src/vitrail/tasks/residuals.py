@@ -3,14 +3,26 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import nn
 
 from vitrail.errors import counted
-from vitrail.tasks.task import Z95, Example, Metric, Metrics, Result, answers_in_rows, known_alone
+from vitrail.tasks.by_class import drawn_anew, moved_interval
+from vitrail.tasks.task import (
+    Z95,
+    Example,
+    Metric,
+    Metrics,
+    Result,
+    answers_in_rows,
+    known_alone,
+    wilson_interval,
+)
 from vitrail.text import number, percent
 
 if TYPE_CHECKING:
@@ -58,7 +70,7 @@ class NumberMetrics(Metrics):
             ends = max(0.0, value - half), value + half
         shown = f"{number(ends[0])} to {number(ends[1])}"
         unit = "" if one else " standard deviations, mean of the numbers,"
-        more = f"; R2 {number(first['r2'], 3)}, RMSE {number(first['rmse'])}" if one else ""
+        more = f"; R2 {with_ends(first, 'r2')}, RMSE {with_ends(first, 'rmse')}" if one else ""
         order = np.argsort(-errors, kind="stable").tolist()
         some = order[:SHOWN] + order[SHOWN:][::-1][:SHOWN]
         truths, said = ([_words(codec.names, row) for row in each] for each in (true, found))
@@ -105,16 +117,29 @@ _HEADER = {
 def _figures(name: str, found: np.ndarray, true: np.ndarray, width: float | None) -> dict[str, Any]:
     """What errors of a number come to, where it is known."""
     known = ~np.isnan(true)
-    gaps, spread = found[known] - true[known], true[known] - true[known].mean() if known.any() else true[known]
-    count = int(known.sum())
-    return {
-        "name": name,
-        "images": count,
-        "mae": float(np.abs(gaps).mean()) if count else None,
-        "rmse": float(np.sqrt((gaps**2).mean())) if count else None,
-        "r2": float(1 - (gaps**2).sum() / (spread**2).sum()) if (spread**2).sum() > 0 else None,
-        "inside": float((np.abs(gaps) <= width).mean()) if count and width is not None else None,
-    }
+    gaps, count = found[known] - true[known], int(known.sum())
+    of = np.stack(
+        [np.abs(gaps), gaps**2, true[known] - (true[known].mean() if count else 0.0), np.zeros(count)], axis=1
+    )
+    of[:, 3] = of[:, 2] ** 2
+    figures = _sums(of.mean(axis=0)) if count else dict.fromkeys(("mae", "rmse", "r2"))
+    drawn = [_sums(weights @ of / count) for weights in drawn_anew(count)] if count > 1 else []
+    ends = dict[str, Any]()
+    for key, value in figures.items():
+        moved = [own for each in drawn if (own := each[key]) is not None]
+        least, most = (-math.inf, 1.0) if key == "r2" else (0.0, math.inf)
+        ends[key] = np.clip(moved_interval(value, moved), least, most).tolist() if value is not None and moved else None
+    right = int((of[:, 0] <= width).sum()) if count and width is not None else None
+    figures["inside"] = None if right is None else right / count
+    ends["inside"] = None if right is None else list(wilson_interval(right, count))
+    return {"name": name, "images": count, **figures, "intervals": ends}
+
+
+def _sums(of: Float[np.ndarray, " 4"]) -> dict[str, Any]:
+    """The figures by the means of absolute and squared errors, and of numbers (from their middle) and their squares."""
+    mae, squared, mean, square = of.tolist()
+    spread = square - mean**2
+    return {"mae": mae, "rmse": math.sqrt(squared), "r2": 1 - squared / spread if spread > 1e-12 * square else None}
 
 
 def _within(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +149,13 @@ def _within(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shown = {"name": str, "inside": percent}
-    return tuple(shown.get(key, number)(row[key]) for key in _HEADER)
+    return row["name"], f"{row['images']:,}", *(with_ends(row, key) for key in list(_HEADER)[2:])
+
+
+def with_ends(row: Mapping[str, Any], key: str) -> str:
+    """A figure of a number, with its interval where it has one."""
+    write, ends = percent if key == "inside" else partial(number, digits=3 if key == "r2" else 4), row["intervals"][key]
+    return write(row[key]) + (f" ({' to '.join(map(write, ends))})" if ends else "")
 
 
 def _words(names: Sequence[str], values: np.ndarray) -> str:

@@ -510,17 +510,6 @@ def wilson_interval(correct: int | float, images: int | float) -> tuple[float, f
     return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
-def drawn_interval(value: float, drawn: Sequence[float], images: int | float) -> tuple[float, float]:
-    """95 % interval of a fraction: how far it moves when images are drawn anew, beside the mean of all draws.
-
-    Where all are right, or all wrong, no draw moves, which is no certainty: then it is Wilson's of as many images.
-    """
-    if np.ptp(drawn) < 1e-12:
-        return wilson_interval(value * images, images)
-    low, high = value + np.quantile(drawn, [0.025, 0.975]) - np.mean(drawn)
-    return max(0.0, float(low)), min(1.0, float(high))
-
-
 def fraction_result(
     metric: Metric,
     errors: NDArray[np.float64],
@@ -574,11 +563,14 @@ def without_interval(result: Result) -> Result:
     """A result of samples that were trained on: no interval speaks of others like these, so none is stated."""
     from vitrail import pages  # of an evaluation alone
 
-    stated = re.compile(r" \(95 % interval [^)]*\)|With 95 % confidence .*?\.(?: |$)| ?\(?[\d.]+ % to [\d.]+ %\)?$")
+    stated = re.compile(
+        r" \(95 % interval [^)]*\)|With 95 % confidence .*?\.(?: |$)"
+        r"| \([−\d][^()]* to [−\d][^()]*\)|[\d.]+ % to [\d.]+ %$"
+    )
 
     def bare(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: None if name == "interval" else bare(each) for name, each in value.items()}
+            return {name: None if name in ("interval", "intervals") else bare(each) for name, each in value.items()}
         return [*map(bare, value)] if isinstance(value, list) else value
 
     def plain(section: Any) -> Any:
