@@ -35,6 +35,7 @@ from vitrail.tasks import choose_task
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.linear import linear_map, map_features
 from vitrail.tasks.regression import NumberTarget, Regression, Standardized, squared_error
+from vitrail.text import number
 from vitrail.training.prepared import open_data
 
 TWO = Standardized(("age", "score"), (40.0, -1.0), (10.0, 0.5))
@@ -178,9 +179,9 @@ def test_numbers_are_matched_by_name() -> None:
 def test_numbers_are_amounts_or_classes_by_a_rule(column: str, values: list[float], task: str, tmp_path: Path) -> None:
     photo = images(np.zeros((1, 3)), "one", 0).open(0)
     rows = [["path", column]]
-    for number in range(40):
-        photo.save(tmp_path / f"{number}.png")
-        rows.append([f"{number}.png", str(values[number % len(values)])])
+    for row in range(40):
+        photo.save(tmp_path / f"{row}.png")
+        rows.append([f"{row}.png", str(values[row % len(values)])])
     (tmp_path / "list.csv").write_text("\n".join(map(",".join, rows)))
     listed = str(tmp_path / "list.csv")
     raw = read(listed)
@@ -258,6 +259,10 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     head = page.partition('class="facts"')[0]
     assert f"{by_grey['mean_absolute_error']:.4g}" in head, "beside the figure of the model"
     assert ("which is better" in head) == better
+    card = (folder / "README.md").read_text()
+    assert all(repr(value) in card for value in (*codec.means, *codec.deviations)), "what users of timm need"
+    assert all(number(width) in card for width in codec.widths)
+    assert f"{by_grey['mean_absolute_error']:.4g}" in card
     (one,) = json.loads(call("predict", run, tmp_path / "test0.png", "--json").out)
     assert [one["values"][name] for name in codec.names] == pytest.approx(found[0].tolist(), rel=1e-4)
     assert call("predict", run, tmp_path / "test0.png", "--out", tmp_path / "table.csv").code == 0

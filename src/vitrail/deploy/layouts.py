@@ -34,11 +34,11 @@ from vitrail.data.preprocessing import Preprocessing, to_hugging_face
 from vitrail.data.tensor_files import write_tensors
 from vitrail.errors import Hint, RunError, UsageError, check_choice, raised_as, some_of
 from vitrail.io import check_new, to_json, write_file
-from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, card_of, save
+from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, answer_words, card_of, save
 from vitrail.model.saving import TIMM, UNPICKLED
 from vitrail.nn import ViT, names_of
 from vitrail.runtime import whole_fp32
-from vitrail.text import number, short_paths
+from vitrail.text import short_paths
 from vitrail.weights import native, timm_misfit
 from vitrail.weights.convert import QUIET, redraw
 from vitrail.weights.places import KEY
@@ -348,17 +348,7 @@ def _left_behind(target: Target, model: Model, joined: Callable[[list[str]], str
     output, reads, found = model.output, model.preprocessing, ["no training image is in it"]
     if model.background is not None:
         found[0] += f"; the {len(model.background)} images of its background stay behind"
-    for head in output.portable():
-        if (temperature := head.get("temperature", 1)) != 1:
-            found.append(f"probabilities are those of outputs divided by {number(temperature)} (the temperature)")
-        if "thresholds" in head:
-            each = zip(head["names"], head["thresholds"], strict=True)
-            thresholds = joined([f"{name} {number(threshold)}" for name, threshold in each])
-            found.append(f"a label is named from a probability on: {thresholds}")
-        if "means" in head:
-            each = zip(head["names"], head["means"], head["deviations"], strict=True)
-            units = joined([f"{name} is {mean!r} + {deviation!r} * output" for name, mean, deviation in each])
-            found.append(f"outputs are in standard deviations: {units}")
+    found += answer_words(output, joined)
     if output.calibration is not None:
         found.append("what sets or intervals promise stays behind")
     if beside := target.differs(reads):

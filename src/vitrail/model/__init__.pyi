@@ -9,4 +9,4 @@ from .loading import (
     own_objects_of as own_objects_of,
 )
 from .model import Model as Model
-from .saving import CARD as CARD, card_of as card_of, save as save
+from .saving import CARD as CARD, answer_words as answer_words, card_of as card_of, save as save

@@ -8,7 +8,7 @@ and `README.md`. Nothing in it is a pickle.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ from vitrail.model.loading import (
 from vitrail.model.model import Model, refresh_facts
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
-from vitrail.tasks import TASKS, Result
+from vitrail.tasks import TASKS, Codec, Result
+from vitrail.text import number
 
 CARD = "README.md"
 UNPICKLED = "unpickled"  # fact of this disk's cache
@@ -124,6 +125,38 @@ def named_of(model: Model, network: str = "") -> dict[str, Any]:
     }
 
 
+def answer_words(output: Codec, joined: Callable[[list[str]], str] = ", ".join) -> list[str]:
+    """How outputs become answers, where a network alone does not say so, in sentences.
+
+    Args:
+        output: What they mean.
+        joined: How a sentence names what each output has.
+    """
+    found = list[str]()
+    for head in output.portable():
+        if (temperature := head.get("temperature", 1)) != 1:
+            found.append(f"probabilities are those of outputs divided by {number(temperature)} (the temperature)")
+        if "thresholds" in head:
+            each = zip(head["names"], head["thresholds"], strict=True)
+            thresholds = joined([f"{name} {number(threshold)}" for name, threshold in each])
+            found.append(f"a label is named from a probability on: {thresholds}")
+        if "means" in head:
+            each = zip(head["names"], head["means"], head["deviations"], strict=True)
+            units = joined([f"{name} is {mean!r} + {deviation!r} * output" for name, mean, deviation in each])
+            found.append(f"outputs are in standard deviations: {units}")
+    return list(dict.fromkeys(found))
+
+
+def _own_notes(model: Model, result: Result | None) -> list[str]:
+    """What the card of a folder of this library says of answers, and of the figure."""
+    output, notes = model.output, list[str]()
+    if told := answer_words(output):
+        notes.append(f"timm and transformers give the outputs of the network alone; here {'; '.join(told)}.")
+    if any(head["kind"] == "number" for head in output.portable()):
+        notes.append(f"{output.calibrated[0].upper()}{output.calibrated[1:]}.")
+    return notes + list(result.notes if result is not None else ())
+
+
 def card_of(
     model: Model,
     result: Result | None = None,
@@ -152,7 +185,7 @@ def card_of(
         result=result,
         front=_front_matter(model, library),
         usage=usage,
-        notes=notes,
+        notes=notes or _own_notes(model, result),
         kind=type(model.network).__name__,
         facts={**facts, name: holds, "parameters": f"{numbers:,}"},
         opens=python_call("load", ['"."'], own_objects_of(named_of(model))),

@@ -98,7 +98,10 @@ def beside_grey(result: Result, model: Model, prepared: Prepared) -> Result:
     details = {**result.details, "by_mean_grey": by_grey.details}
     better = ", which is better" * (by_grey.metric.rank(by_grey.value) > result.metric.rank(result.value))
     lead = f"The mean grey value of an image alone reaches {by_grey.metric.shown(by_grey.value)}{better}."
-    about, note = (result.about[0], f"{result.about[1]} {lead}"), f"The mean grey value of an image alone: {shown}."
+    about, note = (
+        (result.about[0], f"{result.about[1]} {lead}"),
+        f"The mean grey value of an image alone: {shown}{better}.",
+    )
     return replace(result, details=details, about=about, notes=(*result.notes, note))
 
 
