@@ -42,6 +42,7 @@ from vitrail.model.model import resize_model
 from vitrail.model.onnx_file import open_onnx
 from vitrail.nn import ViT
 from vitrail.runs.data import run_of
+from vitrail.text import ShortRepr
 
 Target = Literal["onnx", "transformers", "timm", "torchvision"]
 ENDING, FAILED = ".onnx", ".failed"
@@ -51,8 +52,8 @@ COUNTED, ENOUGH = 2000, 1000  # images by which fewer bits are judged, at most; 
 MOST_CHANGED = 0.01  # of their answers
 
 
-@dataclass(frozen=True, eq=False)
-class Exported:
+@dataclass(frozen=True, eq=False, repr=False)
+class Exported(ShortRepr):
     """What was written, and what it was seen to do.
 
     Attributes:

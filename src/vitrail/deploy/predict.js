@@ -193,9 +193,10 @@ const KINDS = {
       const most = Math.max(...logits), powers = logits.map((logit) => Math.exp((logit - most) / temperature));
       const sum = powers.reduce((a, b) => a + b, 0), values = powers.map((power) => Math.fround(power / sum));
       columns[column] = { class: names[logits.indexOf(most)], probability: values[logits.indexOf(most)] };
-      names.forEach((name, i) => every.push([column ? `${column}=${name}` : name, values[i]]));
+      const own = names.map((name, i) => [column ? `${column}=${name}` : name, values[i]]);
+      every.push(...own.sort((a, b) => b[1] - a[1]).slice(0, column ? 2 : own.length));
     }
-    const top = every.sort((a, b) => b[1] - a[1]).slice(0, 5);
+    const top = every.sort((a, b) => b[1] - a[1]).slice(0, parts[0][0].column ? every.length : 5);
     const attributes = parts.map(([{ column }]) => `${column}=${columns[column].class}`);
     if (parts[0][0].column) return { attributes, columns, top };
     const said = { label: top[0][0], probability: top[0][1], top };
@@ -209,7 +210,8 @@ const KINDS = {
     const sure = odds.map((odd) => 1 / (1 + Math.exp(-odd / temperature)));
     const all = names.map((name, i) => [name, Math.fround(sure[i]), sure[i] >= thresholds[i]]);
     all.sort((a, b) => b[1] - a[1]);
-    const there = all.filter((row) => row[2]), top = all.slice(0, 5).map(([name, value]) => [name, value]);
+    const there = all.filter((row) => row[2]);
+    const top = all.filter((row, rank) => row[2] || rank < 5).map(([name, value]) => [name, value]);
     return { labels: there.map(([name]) => name), probabilities: Object.fromEntries(there), top };
   },
 
