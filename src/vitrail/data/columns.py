@@ -16,6 +16,7 @@ from collections import Counter, UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -306,7 +307,13 @@ class Vocabulary(ShortRepr):
             UsageError: An id is outside the vocabulary.
         """
         words = []
-        for each in ids:
+        for one in ids:
+            try:
+                each = index(one)
+            except TypeError as error:
+                raise UsageError(
+                    f"an id is a whole number, got {type(one).__name__}", f"0 to {self.outputs - 1}"
+                ) from error
             if not 0 <= each < self.outputs:
                 problem = f"id {each} is outside a vocabulary of {self.outputs}"
                 raise UsageError(problem, f"ids from 0 to {self.outputs - 1}")
