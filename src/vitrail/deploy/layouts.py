@@ -161,7 +161,10 @@ def _open_transformers(folder: Path, kind: str) -> OpenedFolder:
     module, loading = opened
     if any(loading.values()):
         raise ValueError(f"its loading_info is not empty: {loading}")
-    pixels = lambda image: processor(image, return_tensors="pt")["pixel_values"][0]  # noqa: E731
+
+    def pixels(image: Image.Image) -> Tensor:
+        return processor(image, return_tensors="pt")["pixel_values"][0]
+
     return OpenedFolder(partial(logits_of, module.eval()), pixels)
 
 

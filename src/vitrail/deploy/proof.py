@@ -36,8 +36,8 @@ from vitrail.model.onnx_file import KEY, MAP, OUTPUTS, PIXELS, open_session, rea
 from vitrail.nn import evaluating
 from vitrail.nn.twin import detached
 from vitrail.runs.data import open_for, run_of
+from vitrail.weights.published import GAP
 
-GAP = 1e-5  # of the largest output
 MAPS = 1e-4  # of the largest number of the maps
 FILES, MOST = 24, 8  # images that the readers answer, and at most so many at a time here
 BATCHES = {FILES: FILES, 8: 8, 3: 6, 1: 2}  # images that are answered in batches of each size
