@@ -189,7 +189,8 @@ def verifications() -> list[str]:
         "| what is opened | how it is known that it computes what the original does |",
         "|---|---|",
         f"| a live network, `vitrail.convert(module)` | compared on the spot: the outputs of both for the same images "
-        f"differ by at most {GAP:.0e}, or nothing is returned |",
+        f"differ by at most {GAP:.0e}, and again with random weights of which all matter, positions as well, or "
+        "nothing is returned |",
         "| known weights (the table below), in any file format | compared with the original's outputs for two images "
         f"drawn from a seed: at most {GAP:.0e} apart |",
         "| any other file, folder or name in a hub | not known: it is opened by rules that are tested on the networks "

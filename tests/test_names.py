@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitrail"
-FAMILIES = {"of_config", "of_module", "of_tensors", "preprocessing_of"}  # rows of one table: a function of each family
+FAMILIES = {
+    "at_size",
+    "of_config",
+    "of_module",
+    "of_tensors",
+    "preprocessing_of",
+}  # rows of one table: a function of each family
 SHARED = {"run"} | FAMILIES  # every verb has its `run`
 
 

@@ -6,6 +6,7 @@ their rules of positions in `test_families.py`. None touches the biases of the k
 Faults of preprocessing are planted on images: those of `test_source_preprocessing.py`.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,6 +172,8 @@ def test_a_faint_image_shows_what_a_loud_one_does_not(monkeypatch: pytest.Monkey
         for block in module.blocks:
             block.attn.proj.bias.zero_()
     assert conversion.convert_network(module).gap < GAP
+    monkeypatch.setattr(conversion, "redraw", lambda module, used, loud: copy.deepcopy(module))
+    monkeypatch.setattr(conversion, "QUIET", 0.0)
     monkeypatch.setattr(conversion, "FAMILIES", (planted(fault),))
     with must_raise(DataError):
         conversion.convert_network(module)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError, counted, some_of
 from vitrail.nn.blocks import ACTIVATIONS
+from vitrail.nn.embedding import Size
 
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # what is stated of a network: fields of ViTConfig, `pooling`, and those of `USUAL`
@@ -77,6 +78,7 @@ class Family:
         of_module: What a live module of the family states of itself; None where it is of another.
         of_config: What a `config.json` states; None where it is of another.
         logits: What a live module in eval mode gives for images, without a graph: what our network gives.
+        at_size: Makes a live module take images of another size, where it can; gives whether it does.
         completed: Adds what the family computes rather than stores.
     """
 
@@ -93,6 +95,7 @@ class Family:
     of_module: Callable[[nn.Module], Facts | None] = lambda module: None
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
     logits: Callable[[nn.Module, Tensor], Tensor] = lambda module, images: module(images)
+    at_size: Callable[[nn.Module, Size], bool] = lambda module, size: False
     completed: Callable[[Tensors, Facts], Tensors] = lambda tensors, facts: tensors
 
 

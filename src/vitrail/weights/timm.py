@@ -5,6 +5,7 @@ same names but for the last rows.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
+from vitrail.nn.embedding import Size
 from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, rename_rules
 from vitrail.weights.places import timm_architectures
 
@@ -65,6 +67,15 @@ def of_module(module: nn.Module) -> Facts | None:
         "distillation_token": hasattr(net, "dist_token"),
         "projection": _projects(published.get("architecture"), published, net.num_classes),
     }
+
+
+def at_size(module: nn.Module, size: Size) -> bool:
+    """Its method resizes positions, too; early versions of timm have none."""
+    net: Any = module
+    with suppress(AttributeError):
+        net.set_input_size(img_size=size)
+        return True
+    return False
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
@@ -212,4 +223,5 @@ TIMM = Family(
     of_tensors=of_tensors,
     of_module=of_module,
     of_config=of_config,
+    at_size=at_size,
 )

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
-from vitrail.nn.embedding import height_and_width
+from vitrail.nn.embedding import Size, height_and_width
 from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, rename_rules
 
 ACTIVATIONS = {  # theirs, ours
@@ -148,16 +148,29 @@ def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
     return {"post_layernorm.*": why} if "embeddings.class_embedding" in names else {"head.*": why}
 
 
+def own_size(module: nn.Module) -> Size:
+    """(height, width) of the images that its configuration states."""
+    config: Any = module.config
+    return height_and_width(getattr(config, "vision_config", config).image_size)
+
+
+def at_size(module: nn.Module, size: Size) -> bool:
+    """Its positions are resized when it is called, as those of a square image."""
+    height, width = own_size(module)
+    return height == width
+
+
 def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     """Its logits; else its projected, its pooled, or its class token's features."""
     net: Any = module
+    how = {} if tuple(images.shape[2:]) == own_size(module) else {"interpolate_pos_encoding": True}
     if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless its ratio is 0
         ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
         try:
-            return net(pixel_values=images).last_hidden_state[:, 0]
+            return net(pixel_values=images, **how).last_hidden_state[:, 0]
         finally:
             net.config.mask_ratio = ratio
-    found = net(pixel_values=images)
+    found = net(pixel_values=images, **how)
     for name in ("logits", "image_embeds"):
         if getattr(found, name, None) is not None:
             return getattr(found, name)
@@ -272,4 +285,5 @@ TRANSFORMERS = Family(
     of_module=of_module,
     of_config=of_config,
     logits=logits_of,
+    at_size=at_size,
 )
