@@ -32,6 +32,7 @@ INVALID: dict[str, list] = {
     "out_bias": ["false", 0, None],
     "mlp_bias": ["no", 0, None],
     "head_bias": ["off", 1, None],
+    "rotary": ["dinov3", 100.0, True, {"bases": 100.0}],
     "layer_scale": [-1e-5, float("inf"), float("nan"), "1", None],
     "dropout": SHARE,
     "embedding_dropout": [value for value in SHARE if value is not None],  # None stands for `dropout`

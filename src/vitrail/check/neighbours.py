@@ -70,8 +70,9 @@ def kept_features(model: Model, raw: RawDataset, of: Survey, progress: Progress)
     missing = np.flatnonzero(of.readable & ~known)
 
     def see(ids: Ids, images: Tensor) -> Tensor:
-        middle = network.run_blocks(network.embed(images), stop=half)
-        last = network.norm(network.run_blocks(middle, first=half))
+        turn = network.rotation(network.grid(images))
+        middle = network.run_blocks(network.embed(images), stop=half, rotation=turn)
+        last = network.norm(network.run_blocks(middle, first=half, rotation=turn))
         return torch.cat([middle[:, prefix:].mean(dim=1), network.pool(last, prefix)], dim=1).float().cpu()
 
     try:

@@ -200,7 +200,7 @@ def _contrast_is_a_difference(network: ViT, images: Images) -> Outcome:
 def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     """Without positions, an image rolled by whole patches has a rolled map; also where rows are not columns."""
     blind = twin(network, {})
-    blind.pos_embed = None
+    blind.pos_embed = blind.rotary = None
     rows, columns = network.grid(images)
     (height, width), down, across = network.config.patch, min(1, rows - 1), min(2, columns - 1)
     rolled = images.roll((down * height, across * width), dims=(2, 3))

@@ -42,6 +42,7 @@ from .record import (
     attention_weights as attention_weights,
     run_with_record as run_with_record,
 )
+from .rotary import Rotary as Rotary, Rotation as Rotation
 from .seq2seq import (
     Cache as Cache,
     Decoder as Decoder,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.nn.record import SILENT, AnyRecord, Keys, Mask, Queries, Tokens
+from vitrail.nn.rotary import Turn, turn
 
 
 def attend(queries: Queries, keys: Keys, values: Keys, mask: Mask | None = None, dropout: float = 0.0) -> Queries:
@@ -77,6 +78,7 @@ class Attention(nn.Module):
         self.head_dim = head_dim_of(width, heads, head_dim)
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(width, 3 * heads * self.head_dim, bias=qkv_bias)  # rows ordered (q k v, head, head_dim)
+        self.q_norm, self.k_norm, self.norm = (nn.Identity() for _ in range(3))  # for `parts.py` to fill
         self.proj = nn.Linear(heads * self.head_dim, width, bias=out_bias)
         self.drop = nn.Dropout(dropout)
         self.attend = attend
@@ -88,6 +90,7 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         record: AnyRecord = SILENT,
         cache: Any = None,
+        rotation: Turn = None,
     ) -> Tokens:
         """Mix `tokens` with themselves, or with `context` (cross-attention).
 
@@ -98,15 +101,16 @@ class Attention(nn.Module):
             record: Where to keep queries, keys, values and output.
             cache: A `vitrail.nn.Cache` with the keys and values of earlier calls, which `tokens` continue; m then
                 counts all keys so far.
+            rotation: Turns queries and keys; not those of a context.
         """
-        queries, keys, values = self.project(tokens, context, cache)
+        queries, keys, values = self.project(tokens, context, cache, rotation)
         attended = self.attend(queries, keys, values, mask, self.attention_dropout * self.training)
         record.keep_attention(queries, keys, values, attended, mask)
         return self.join(attended)
 
     def join(self, attended: Queries) -> Tokens:
-        """What the heads add to the tokens; linear in the output of each."""
-        return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
+        """What the heads add to the tokens; linear in the output of each, where no norm follows."""
+        return self.drop(self.proj(self.norm(attended.transpose(1, 2).flatten(2))))
 
     def start_weights(self) -> None:
         """Xavier uniform weights, of queries, keys and values each as a map of its own; biases are zero."""
@@ -117,11 +121,12 @@ class Attention(nn.Module):
                 nn.init.zeros_(bias)
 
     def project(
-        self, tokens: Tokens, context: Float[Tensor, "b m d"] | None = None, cache: Any = None
+        self, tokens: Tokens, context: Float[Tensor, "b m d"] | None = None, cache: Any = None, rotation: Turn = None
     ) -> tuple[Queries, Keys, Keys]:
-        """Queries of the tokens, keys and values of the context, each (b, k, length, e)."""
+        """Queries of the tokens, keys and values of the context, as they are multiplied: each (b, k, length, e)."""
         if context is None:
             queries, keys, values = self._heads(self.qkv(tokens), 3)
+            queries, keys = turn(self.q_norm(queries), rotation), turn(self.k_norm(keys), rotation)
             return queries, *((keys, values) if cache is None else cache.extend(keys, values))  # pyrefly: ignore
         inner = self.heads * self.head_dim
         weight, bias = self.qkv.weight, self.qkv.bias

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitrail.errors import check_callables, check_config
 from vitrail.nn.attention import Attention
 from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
+from vitrail.nn.rotary import Turn
 
 Make = Callable[..., Any]
 
@@ -45,7 +46,9 @@ class Parts:
         embed_norm: Between the embedding and the first block; the identity by default.
         norm: Of each branch; and after the last block, where `last_norm` is left out.
         last_norm: After the last block of a ViT, before pooling.
-        attention: Called as `attention(tokens, record=record)`, and with a mask where sequences are padded.
+        rotary: Called as `rotary(grid, like)`; gives the `Rotation` of queries and keys. Or None.
+        attention: Called as `attention(tokens, record=record)`, with a `mask` where sequences are padded, and with a
+            `rotation` where there is one.
         mlp: Gets the callable of the activation, too: `mlp(config, activation)`.
         activation: Of the MLP.
         scale: Applied to the output of each branch before it is added, such as `LayerScale`.
@@ -55,6 +58,7 @@ class Parts:
 
     embedding: Make = default
     positions: Make = default
+    rotary: Make = default
     embed_norm: Make = default
     norm: Make = default
     last_norm: Make = default
@@ -202,11 +206,11 @@ class Branches(nn.Module):
         self.ls2 = made.scale()
         self.drop_path = StochasticDepth(stochastic_depth)
 
-    def mix(self, tokens: Tokens, record: AnyRecord, mask: Mask | None) -> Tokens:
+    def mix(self, tokens: Tokens, record: AnyRecord, mask: Mask | None = None, rotation: Turn = None) -> Tokens:
         """What attention adds; keeps what it reads as `norm1`, the attention, and `attn_out`."""
         record.keep("norm1", tokens)
-        attention = self.attn if mask is None else partial(self.attn, mask=mask)  # a ViT's may know no mask
-        added = self.drop_path(self.ls1(attention(tokens, record=record)))
+        given = {name: each for name, each in (("mask", mask), ("rotation", rotation)) if each is not None}
+        added = self.drop_path(self.ls1(self.attn(tokens, record=record, **given)))  # which may know neither
         record.keep("attn_out", added)
         return added
 
@@ -220,16 +224,19 @@ class Branches(nn.Module):
 class EncoderBlock(Branches):
     """Pre-norm: the residual stream is not normalised, so a stack ends in a norm of its own."""
 
-    def forward(self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None) -> Tokens:
+    def forward(
+        self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None, rotation: Turn = None
+    ) -> Tokens:
         """Run the block; keeps `input`, what the branches keep, and `output`.
 
         Args:
             tokens: (b, n, d).
             record: Where to keep what happens.
             mask: True where a token may see another, as `Attention` takes it; no padding when None.
+            rotation: Turns queries and keys, see `rotary.py`.
         """
         record.keep("input", tokens)
-        tokens = tokens + self.mix(self.norm1(tokens), record, mask)
+        tokens = tokens + self.mix(self.norm1(tokens), record, mask, rotation)
         tokens = tokens + self.transform(self.norm2(tokens), record)
         record.keep("output", tokens)
         return tokens

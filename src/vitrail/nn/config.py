@@ -7,6 +7,7 @@ from typing import Any, Literal
 from vitrail.errors import UsageError, check_fields, check_keys, parse_size
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
+from vitrail.nn.rotary import Rotary
 
 Pooling = Literal["class", "mean"]
 
@@ -50,6 +51,7 @@ class ViTConfig:
         out_bias: Whether the output map of attention has a bias.
         mlp_bias: Whether both maps of the MLP have a bias.
         head_bias: Whether the head has a bias.
+        rotary: How queries and keys are turned by the places of their patches; None for no rotation.
         layer_scale: Initial factors of LayerScale; 0 for no LayerScale.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         embedding_dropout: Probability after the embedding; None stands for `dropout`.
@@ -79,6 +81,7 @@ class ViTConfig:
     out_bias: bool = True
     mlp_bias: bool = True
     head_bias: bool = True
+    rotary: Rotary | None = None
     layer_scale: float = 0.0
     dropout: float = 0.0
     embedding_dropout: float | None = None
@@ -124,7 +127,8 @@ class ViTConfig:
             UsageError: If a key is unknown.
         """
         check_keys(cls, values)
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
+        made = {"rotary": Rotary.from_dict(values["rotary"])} if isinstance(values.get("rotary"), Mapping) else {}
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()} | made)  # pyrefly: ignore
 
     @property
     def head_width(self) -> int:

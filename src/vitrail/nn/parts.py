@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from vitrail.arguments import OWN_PART, contract, demand
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
+from vitrail.nn.blocks import ACTIVATIONS, BLOCK, MLP, STANDARD, Parts, default
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build_network, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
+from vitrail.nn.rotary import QueryKeyValue, Rotation
 from vitrail.nn.vit import MeanOfPatches
 
 
@@ -58,6 +59,23 @@ class NormedPatchEmbedding(nn.Module):
         return self.norm_tokens(self.proj(self.norm_patches(cut.flatten(3).flatten(1, 2))))
 
 
+class RMSPatchEmbedding(nn.Module):
+    """The patch map with an RMSNorm behind it, as in AIMv2 ("Multimodal autoregressive pre-training", 2024).
+
+    Args:
+        config: Of the network.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.embed_bias)
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        """Tokens in reading order."""
+        return self.norm(self.proj(images).flatten(2).transpose(1, 2))
+
+
 class SwiGLU(nn.Module):
     """W2 (act(a) * b) with (a, b) = W1 x: "GLU variants improve Transformer" (2020), equation 6, as DINOv2's giant.
 
@@ -76,6 +94,7 @@ class SwiGLU(nn.Module):
         self.fc1 = nn.Linear(width, 2 * hidden, bias=bias)
         self.act = activation()
         self.drop = nn.Dropout(dropout)
+        self.norm: nn.Module = nn.Identity()
         self.fc2 = nn.Linear(hidden, width, bias=bias)
         self.gate_detached = False
 
@@ -83,7 +102,7 @@ class SwiGLU(nn.Module):
         """Map every token on its own."""
         gate, value = self.fc1(tokens).chunk(2, dim=-1)
         gate = self.act(gate)
-        return self.drop(self.fc2(self.drop((gate.detach() if self.gate_detached else gate) * value)))
+        return self.drop(self.fc2(self.norm(self.drop((gate.detach() if self.gate_detached else gate) * value))))
 
     def detached(self) -> nn.Module:
         """Its gate is a constant to the gradient."""
@@ -97,30 +116,36 @@ class AttentionPooling(nn.Module):
 
     Args:
         config: Of the network, for the heads, the size of the MLP and its activation.
+        heads: Another number of heads, with an MLP of 4 x width.
+        mlp: Whether there is an MLP with its norm.
+        of_all: Whether the query attends to the tokens in front of the patches, too.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, heads: int | None = None, mlp: bool = True, of_all: bool = False) -> None:
         super().__init__()
-        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, config.width), std=config.width**-0.5))
-        self.attn = Attention(config.width, config.heads, config.head_width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config.width, config.mlp_width, ACTIVATIONS[config.activation])
+        width, size = config.width, config.head_width if heads is None else config.width // heads
+        hidden = config.mlp_width if heads is None else 4 * width
+        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=width**-0.5))
+        self.attn = Attention(width, heads or config.heads, size, qkv_bias=mlp or config.qkv_bias)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if mlp else None
+        self.mlp = MLP(width, hidden, ACTIVATIONS[config.activation]) if mlp else None
+        self.of_all = of_all
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
-        """What the query attends to in the patches, then the MLP."""
+        """What the query attends to in the patches, then the MLP where there is one."""
         read = self.attn.join(self.attn.attend(*self._project(tokens, prefix)))
-        return (read + self.mlp(self.norm(read)))[:, 0]
+        return (read if self.mlp is None else read + self.mlp(self.norm(read)))[:, 0]  # pyrefly: ignore
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """The weight of each token: the query's attention weights, as the mean over the heads."""
         queries, keys, _ = self._project(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
-        return torch.cat([weights.new_zeros(tokens.shape[0], prefix), weights], dim=1)
+        return torch.cat([weights.new_zeros(tokens.shape[0], tokens.shape[1] - weights.shape[1]), weights], dim=1)
 
     def _project(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The query's queries, the patches' keys and values: by one map as a whole, so that another can wrap it."""
+        """The query's queries, keys and values of what it reads: by one map as a whole, so that another can wrap it."""
         queries, _, _ = self.attn.project(self.query.expand(tokens.shape[0], -1, -1))
-        _, keys, values = self.attn.project(tokens[:, prefix:])
+        _, keys, values = self.attn.project(tokens if self.of_all else tokens[:, prefix:])
         return queries, keys, values
 
 
@@ -172,15 +197,59 @@ class JoinsHeads(Protocol):
         """What is added to the tokens; affine in the output of each head."""
 
 
+def attention(norm: str = "", key_bias: bool = True, attended_norm: bool = False) -> Callable[[Any], Attention]:
+    """Makes an attention with norms inside, or without a bias of keys.
+
+    Args:
+        norm: Of each head's queries, and of its keys: `layer`, `rms`, or none ("Scaling vision transformers to 22
+            billion parameters", 2023, section 2.2).
+        key_bias: Whether keys have a bias where queries have one.
+        attended_norm: Whether what all heads attended passes a LayerNorm ("EVA-CLIP", 2023).
+    """
+
+    def make(config: Any) -> Attention:
+        part, eps = BLOCK.attention(config), config.norm_eps
+        if config.qkv_bias and not key_bias:
+            part.qkv = QueryKeyValue(config.width, part.qkv.out_features)
+        if norm:
+            kind = nn.LayerNorm if norm == "layer" else nn.RMSNorm
+            part.q_norm, part.k_norm = kind(part.head_dim, eps=eps), kind(part.head_dim, eps=eps)
+        if attended_norm:
+            part.norm = nn.LayerNorm(part.heads * part.head_dim, eps=eps)
+        return part
+
+    return make
+
+
+def swiglu(config: Any, activation: Callable[[], nn.Module]) -> SwiGLU:
+    """A gated MLP of the configuration's sizes."""
+    return SwiGLU(config.width, config.mlp_width, activation, config.dropout, config.mlp_bias)
+
+
+def normed_swiglu(config: Any, activation: Callable[[], nn.Module]) -> SwiGLU:
+    """A gated MLP with a LayerNorm before its last map ("EVA-02", 2023, section 2.1)."""
+    part = swiglu(config, activation)
+    part.norm = nn.LayerNorm(config.mlp_width, eps=config.norm_eps)
+    return part
+
+
 # All other variants are fields of the configuration itself
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
-    "embedding": {"normed": NormedPatchEmbedding},
+    "embedding": {"normed": NormedPatchEmbedding, "rms": RMSPatchEmbedding},
     "embed_norm": {"layer": lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)},
     "norm": {"rms": lambda c: nn.RMSNorm(c.width, eps=c.norm_eps)},
     "last_norm": {"none": lambda c: nn.Identity()},
-    "mlp": {"swiglu": lambda c, activation: SwiGLU(c.width, c.mlp_width, activation, c.dropout, c.mlp_bias)},
+    "attention": {
+        "no_key_bias": attention(key_bias=False),
+        "attended_norm": attention(key_bias=False, attended_norm=True),
+        "qk_norm": attention("layer"),
+        "qk_rms_norm": attention("rms"),
+    },
+    "mlp": {"swiglu": swiglu, "normed_swiglu": normed_swiglu},
     "pooling": {
         "attention": AttentionPooling,
+        "attention_to_all": lambda c: AttentionPooling(c, heads=8, of_all=True),
+        "attention_alone": lambda c: AttentionPooling(c, mlp=False, of_all=True),
         "mean_then_norm": MeanThenNorm,
         "class_and_mean": lambda c: ClassAndMean(),
     },
@@ -191,6 +260,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
 CONTRACTS = {  # of parts whose output has another shape than their input
     "embedding": "a module: images (b, c, h, w) -> tokens (b, patches, width), or ids (b, n) -> (b, n, width)",
     "positions": "a tensor (1, tokens, width), or None",
+    "rotary": "a module: (grid, like) -> a vitrail.nn.Rotation of all tokens; or None",
     "pooling": "a module: (tokens (b, n, d), prefix) -> (b, d)",
     "head": "a module: (b, d) -> logits (b, classes)",
 }
@@ -268,14 +338,21 @@ def _watch(slot: str, make: Callable[..., Any], parts: Parts) -> Callable[..., A
                 if part is not None:
                     _check(part, (1, config.tokens, config.width))
                 return part
+            if slot == "rotary" and part is None:
+                return part
             demand(isinstance(part, nn.Module), f"it returned {type(part).__name__}, which is not a module")
         part = copy.copy(part)  # what was returned may be a part of other networks, too
         forward = part.forward
 
-        def checked(inputs: Tensor, *others: Any, **named: Any) -> Any:
+        def checked(inputs: Any, *others: Any, **named: Any) -> Any:
             with contract(whose, wanted):
                 output = forward(inputs, *others, **named)
-                _check(output, _shape(slot, config, inputs, parts))
+                if slot == "rotary":
+                    demand(isinstance(output, Rotation), f"it returned {type(output).__name__}, which is no Rotation")
+                    for each in output[:2]:
+                        _check(each, (config.tokens, config.head_width))
+                else:
+                    _check(output, _shape(slot, config, inputs, parts))
             return output
 
         part.forward = checked

@@ -35,7 +35,8 @@ from vitrail.errors import UsageError
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, QuickGELU, StochasticDepth
 from vitrail.nn.embedding import PatchEmbedding, Size
-from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, NormedPatchEmbedding
+from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, NormedPatchEmbedding, RMSPatchEmbedding
+from vitrail.nn.rotary import QueryKeyValue, RotaryPositions
 from vitrail.nn.vit import ClassToken, MeanOfPatches, ViT
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -186,6 +187,7 @@ LINEAR = (
     *(ViT, EncoderBlock, MLP, LayerScale, StochasticDepth, PatchEmbedding, NormedPatchEmbedding),
     *(ClassToken, MeanOfPatches, MeanThenNorm, ClassAndMean, AttentionPooling),
     *(nn.ModuleList, nn.Sequential, nn.Identity, nn.Dropout, nn.Linear, nn.Conv2d, nn.ReLU),
+    *(QueryKeyValue, RotaryPositions, RMSPatchEmbedding),
 )
 FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     **dict.fromkeys(LINEAR, lambda part: part),
@@ -220,7 +222,7 @@ def in_bf16(network: Network) -> Network:
     """
     other = copy.deepcopy(network)
     for part in other.modules():
-        if type(part) in (nn.Linear, nn.Conv2d):
+        if type(part) in (nn.Linear, nn.Conv2d, QueryKeyValue):
             part.bfloat16().register_forward_pre_hook(lambda part, inputs: tuple(each.bfloat16() for each in inputs))
         elif type(part) in (nn.LayerNorm, nn.RMSNorm):
             part.register_forward_pre_hook(lambda part, inputs: tuple(map(wide, inputs)))

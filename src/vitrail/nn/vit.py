@@ -20,6 +20,7 @@ from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
 from vitrail.nn.record import SILENT, AnyRecord, Tokens
+from vitrail.nn.rotary import RotaryPositions, Turn
 
 Images = Float[Tensor, "b c h w"]
 
@@ -69,6 +70,7 @@ VIT_PARTS = replace(
     BLOCK,
     embedding=lambda c: PatchEmbedding(c.channels, c.width, c.patch, c.embed_bias),
     positions=lambda c: POSITIONS[c.positions](c),
+    rotary=lambda c: RotaryPositions(c.rotary, c.head_width, c.prefix) if c.rotary else None,
     embed_norm=lambda c: nn.Identity(),
     last_norm=BLOCK.norm,
     pooling=lambda c: POOLINGS[c.pooling](),
@@ -99,6 +101,7 @@ class ViT(nn.Module):
         self.dist_token = tokens(int(config.distillation_token))
         self.reg_token = tokens(config.registers)
         self.drop = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.rotary = made.rotary()
         self.norm_pre = made.embed_norm()
         rates = (config.stochastic_depth * index / max(1, depth - 1) for index in range(depth))
         self.blocks = nn.ModuleList(EncoderBlock(config, parts, rate) for rate in rates)
@@ -127,7 +130,7 @@ class ViT(nn.Module):
 
     def encode(self, images: Images, record: AnyRecord = SILENT) -> Tokens:
         """The tokens after the last block: `embed`, then all blocks."""
-        return self.run_blocks(self.embed(images, record), record)
+        return self.run_blocks(self.embed(images, record), record, rotation=self.rotation(self.grid(images)))
 
     def embed(self, images: Images, record: AnyRecord = SILENT) -> Tokens:
         """Equation 1, kept as `tokens`: patches, prefix tokens in front, positions added; then a norm where one is."""
@@ -141,10 +144,18 @@ class ViT(nn.Module):
         record.keep("tokens", tokens)
         return self.norm_pre(tokens)
 
-    def run_blocks(self, tokens: Tokens, record: AnyRecord = SILENT, first: int = 0, stop: int | None = None) -> Tokens:
-        """Equations 2 and 3: blocks `first` to `stop` - 1 (to the last when None); keeps `blocks.0.*` and on."""
+    def run_blocks(
+        self, tokens: Tokens, record: AnyRecord = SILENT, first: int = 0, stop: int | None = None, rotation: Turn = None
+    ) -> Tokens:
+        """Equations 2 and 3: blocks `first` to `stop` - 1 (to the last when None); keeps `blocks.0.*` and on.
+
+        Raises:
+            UsageError: If the network has rotary positions, and the rotation of the tokens' grid is not passed.
+        """
+        if self.rotary is not None and rotation is None:
+            raise UsageError("the blocks of this network turn queries and keys", "rotation=network.rotation(grid)")
         for index in range(len(self.blocks))[first:stop]:
-            tokens = self.blocks[index](tokens, record.at(f"blocks.{index}"))
+            tokens = self.blocks[index](tokens, record.at(f"blocks.{index}"), rotation=rotation)
         return tokens
 
     def readout(self, tokens: Tokens, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
@@ -167,6 +178,10 @@ class ViT(nn.Module):
     def positions(self, grid: Size) -> Float[Tensor, "1 n d"] | None:
         """The positions for a grid, which are added to the tokens; None where there are none."""
         return resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid, self.config.position_resize)
+
+    def rotation(self, grid: Size) -> Turn:
+        """What turns queries and keys in every block, for a grid; None where the network has no rotary positions."""
+        return None if self.rotary is None else self.rotary(grid, next(self.parameters()))
 
     def grid(self, images: Images) -> Size:
         """(rows, columns) of patches in these images.

@@ -22,6 +22,7 @@ from vitrail.errors import Hint, UsageError
 from vitrail.features.poolings import HEADS
 from vitrail.io import to_json, write_file
 from vitrail.nn import ViT
+from vitrail.nn.rotary import QueryKeyValue
 
 ALPHA = 16.0  # divided by R, so that one learning rate suits every rank
 MAPS = ("qkv", "proj")  # of the attention of each block
@@ -41,7 +42,7 @@ class Adapted(nn.Linear):
 
     def __init__(self, linear: nn.Linear, rank: int, generator: torch.Generator) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight, self.bias, self.kind = linear.weight, linear.bias, type(linear)
         self.scale = ALPHA / rank
         most = 1 / math.sqrt(linear.in_features)
         drawn = torch.empty(rank, linear.in_features).uniform_(-most, most, generator=generator)
@@ -55,7 +56,7 @@ class Adapted(nn.Linear):
     @torch.no_grad()
     def merge(self) -> nn.Linear:
         """The equal plain map."""
-        plain = nn.Linear(self.in_features, self.out_features, device="meta")
+        plain = self.kind(self.in_features, self.out_features, device="meta")
         plain.bias = self.bias
         plain.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a, requires_grad=False)
         return plain.train(self.training)
@@ -84,7 +85,7 @@ def _maps(network: ViT) -> list[tuple[str, nn.Linear]]:
     for index, block in enumerate(network.blocks):
         parts = dict(block.named_children())["attn"].named_children()
         found += [(f"blocks.{index}.attn.{name}", part) for name, part in parts if name in MAPS]
-    return [(name, part) for name, part in found if type(part) is nn.Linear]
+    return [(name, part) for name, part in found if type(part) in (nn.Linear, QueryKeyValue)]
 
 
 def adapt(network: ViT, rank: int, seed: int) -> None:

@@ -237,13 +237,19 @@ def output_map(
         attended: Of a run, for the number of heads and their size.
 
     Raises:
-        UsageError: If the attention has no form for what its heads add.
+        UsageError: If the attention has no form for what its heads add, or their sum passes a norm.
     """
 
     def added(one: Float[Tensor, "1 k 1 e"]) -> Float[Tensor, "d"]:
         return attention_output(network, block, one)[0, 0]
 
     nothing = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3])
+    with torch.no_grad():
+        one = attended[:1, :, :1]
+        even, most = added(one) + added(-one) - 2 * added(nothing), added(one).abs().max()
+    if even.abs().max() > 1e-3 * most:
+        problem = f"what the heads of blocks.{block} attended passes a norm, so none of them adds a part of its own"
+        raise UsageError(problem, "head_ablation, or another method; vitrail.explain.METHODS")
     weight = jacobian(added, nothing, vectorize=True)  # d, 1, k, 1, e
     with torch.no_grad():
         return weight[:, 0, :, 0], added(nothing)
@@ -325,7 +331,7 @@ def head_ablation(
     with torch.no_grad():
         for place, block in enumerate(blocks):
             for index, head in enumerate(of_heads):
-                without = answer_without(network, record, block, head, means[block][head])
+                without = answer_without(network, record, forward.grid, block, head, means[block][head])
                 change[place, index] = forward.chosen(without) - logit
                 accuracy[place, index] = (choose_target(without, None).target == truth).float().mean()
     whole = float((top == truth).float().mean())
@@ -350,7 +356,7 @@ def mean_attended(
 
 
 def answer_without(
-    network: ViT, record: Record, block: int, head: int, mean: Float[Tensor, "n e"]
+    network: ViT, record: Record, grid: Size, block: int, head: int, mean: Float[Tensor, "n e"]
 ) -> Float[Tensor, "b v"]:
     """The logits when one of the heads of a block gives its mean; of a run, what entered it and its heads attended."""
     part: Any = network.blocks[block]
@@ -358,4 +364,4 @@ def answer_without(
     attended[:, head] = mean
     tokens = record[f"blocks.{block}.input"] + attention_output(network, block, attended)
     tokens = tokens + part.transform(part.norm2(tokens), SILENT)
-    return network.readout(network.run_blocks(tokens, first=block + 1))
+    return network.readout(network.run_blocks(tokens, first=block + 1, rotation=network.rotation(grid)))

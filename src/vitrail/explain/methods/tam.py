@@ -81,9 +81,11 @@ def last_layer_at(forward: ForwardPass, scale: float) -> LayerAttention:
     place = f"blocks.{last}"
     record = Record(f"{place}.attention", gradients=True)
     with torch.no_grad():
-        tokens = network.run_blocks(network.embed(forward.pixels * scale), stop=last)
+        turn = network.rotation(forward.grid)
+        tokens = network.run_blocks(network.embed(forward.pixels * scale), stop=last, rotation=turn)
     with torch.enable_grad():
-        logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
+        tokens = network.run_blocks(tokens.detach().requires_grad_(), record, first=last, rotation=turn)
+        logits = network.readout(tokens)
         number = forward.chosen(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
     return LayerAttention(record.kept(place), record.attended_gradient(number)[place])
