@@ -197,7 +197,7 @@ class JoinsHeads(Protocol):
         """What is added to the tokens; affine in the output of each head."""
 
 
-def attention(norm: str = "", key_bias: bool = True, attended_norm: bool = False) -> Callable[[Any], Attention]:
+def attention_with(norm: str = "", key_bias: bool = True, attended_norm: bool = False) -> Callable[[Any], Attention]:
     """Makes an attention with norms inside, or without a bias of keys.
 
     Args:
@@ -240,10 +240,10 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "norm": {"rms": lambda c: nn.RMSNorm(c.width, eps=c.norm_eps)},
     "last_norm": {"none": lambda c: nn.Identity()},
     "attention": {
-        "no_key_bias": attention(key_bias=False),
-        "attended_norm": attention(key_bias=False, attended_norm=True),
-        "qk_norm": attention("layer"),
-        "qk_rms_norm": attention("rms"),
+        "no_key_bias": attention_with(key_bias=False),
+        "attended_norm": attention_with(key_bias=False, attended_norm=True),
+        "qk_norm": attention_with("layer"),
+        "qk_rms_norm": attention_with("rms"),
     },
     "mlp": {"swiglu": swiglu, "normed_swiglu": normed_swiglu},
     "pooling": {
