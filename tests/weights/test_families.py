@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import vitrail
 from tests.errors import must_raise
 from tests.weights.families import NETWORK, ROWS, answer, flax, under_names_of
+from tests.weights.planting import proofs
 from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
@@ -32,6 +33,7 @@ from vitrail.weights.convert import convert_network, family_of, from_tensors
 from vitrail.weights.family import rename
 from vitrail.weights.files import read_weights
 from vitrail.weights.names import find_weights
+from vitrail.weights.published import GAP
 from vitrail.weights.transformers import MODELS, of_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -60,7 +62,11 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     row = ROWS[name]
     module, files = row.make(tmp_path)
     before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
-    live = vitrail.convert(module, preprocessing=Preprocessing(row.size, mean=MEAN, std=STD))
+    with proofs() as proved:
+        live = vitrail.convert(module, preprocessing=Preprocessing(row.size, mean=MEAN, std=STD))
+    (honest, _), (redrawn_gap, moved) = proved  # never a third: the first draw is loud enough
+    assert max(honest, redrawn_gap) < GAP / 10
+    assert moved > 0.05  # five times what is asked, by image and positions
     config = live.network.config
     images = torch.randn(3, 3, *config.image, generator=torch.Generator().manual_seed(7))
     assert config.image == row.size
