@@ -5,7 +5,7 @@ Every parameter is redrawn (`redraw.py`). vit-pytorch's rows stand in `vit_pytor
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ def answer(module: nn.Module, images: Tensor, **how: Any) -> Tensor:
     for name in ("logits", "image_embeds"):
         if getattr(found, name, None) is not None:
             return getattr(found, name)
+    if getattr(net.config, "use_head", None) is False:  # AIMv2 without its pooling
+        return found.last_hidden_state.mean(dim=1)
     bare = net.config.model_type in ("vit", "deit", "vit_mae")
     return found.last_hidden_state[:, 0] if bare else found.pooler_output
 
@@ -109,6 +111,26 @@ def _transformers(kind: str, config: Any, part: str = "") -> Row:
         return module, folder
 
     return Row(make, lambda module, images: answer(module, images, interpolate_pos_encoding=True), (32, 32), (24, 48))
+
+
+def _dinov3(size: Size = (32, 32), other: Size = (24, 48), **given: Any) -> Row:
+    config = transformers.DINOv3ViTConfig(**{**SMALL, "image_size": size, **given})
+    return replace(_transformers("DINOv3ViTModel", config), at=answer, size=size, other=other)
+
+
+def _aimv2(**given: Any) -> Row:
+    return replace(_transformers("Aimv2VisionModel", transformers.Aimv2VisionConfig(**SMALL, **given)), at=_aimv2_at)
+
+
+def _aimv2_at(module: nn.Module, images: Tensor) -> Tensor:
+    """Its own code takes one size, so its positions are resized by that of SigLIP, which has the same table of them."""
+    other: Any = copy.deepcopy(module)
+    peer: Any = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**SMALL)).embeddings
+    peer.position_embedding = other.embeddings.position_embedding
+    positions = peer.interpolate_pos_encoding(torch.empty(1, 16, 32), *images.shape[2:])[0]
+    other.embeddings.position_embedding = nn.Embedding.from_pretrained(positions)
+    other.embeddings.position_ids = torch.arange(len(positions))[None]
+    return answer(other, images)
 
 
 SMALL = {
@@ -227,6 +249,15 @@ def _rows() -> dict[str, Row]:
         "transformers SigLIP classifier": _transformers(
             "SiglipForImageClassification", t.SiglipConfig(**halves, **named)
         ),
+        "transformers DINOv3": _dinov3(num_register_tokens=4),
+        "transformers DINOv3 without registers, non-square image": _dinov3((32, 48), (48, 24), rope_theta=50.0),
+        "transformers DINOv3 giant": _dinov3(use_gated_mlp=True, hidden_act="silu", key_bias=True),
+        "transformers DINOv3 without biases": _dinov3(
+            query_bias=False, value_bias=False, proj_bias=False, mlp_bias=False, num_register_tokens=1
+        ),
+        "transformers AIMv2": _aimv2(),
+        "transformers AIMv2 with biases": _aimv2(qkv_bias=True, mlp_bias=True),
+        "transformers AIMv2 without head": _aimv2(use_head=False),
         "transformers MAE": _transformers("ViTMAEModel", t.ViTMAEConfig(**SMALL, mask_ratio=0.0)),
         "torchvision": _torchvision(),
         "Google google-research/vision_transformer": _google(modern=False),

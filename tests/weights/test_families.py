@@ -120,7 +120,7 @@ def check_cost(network: ViT) -> None:
 def under_another_rule(network: ViT, size: Size, images: Tensor) -> dict[str, Tensor]:
     """Answers to images of another size with positions carried there by each rule that is not the network's own."""
     found = {}
-    for rule in {*RESIZE_RULES} - {network.config.position_resize}:
+    for rule in {*RESIZE_RULES} - {network.config.position_resize} if network.pos_embed is not None else ():
         other = copy.deepcopy(network)
         other.config = replace(network.config, position_resize=rule)
         found[rule] = resize(other, size)(images)

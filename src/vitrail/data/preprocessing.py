@@ -355,6 +355,7 @@ def _finite(values: tuple[float, ...], count: int) -> bool:
 
 # ---- `preprocessor_config.json`: the same in the words of transformers' image processors
 
+OF_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 HALF = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 OF_CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 CROPPED = {"size": {"shortest_edge": 224}, "square": False, "do_center_crop": True, "crop_size": 224}
@@ -364,13 +365,15 @@ PROCESSORS: dict[str, dict[str, Any]] = {  # what each takes where its keys are 
     "CLIP": {**OF_CLIP, **CROPPED, "resample": 3},
     "Bit": {**OF_CLIP, **CROPPED, "resample": 3},
     "Siglip": {**HALF, "size": {"height": 224, "width": 224}, "square": False, "resample": 3},
+    "DINOv3ViT": {**OF_IMAGENET, "size": {"height": 224, "width": 224}, "square": False, "resample": 2},
 }
 
 OF_MODEL = {  # the processor that transformers takes for a `model_type`, where a file names none
     **dict.fromkeys(("vit", "vit_mae"), "ViT"),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), "Bit"),
     "deit": "DeiT",
-    "clip": "CLIP",
+    **dict.fromkeys(("clip", "aimv2", "aimv2_vision_model"), "CLIP"),
+    "dinov3_vit": "DINOv3ViT",
     "siglip": "Siglip",
 }
 

@@ -12,7 +12,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import PART_OF_MEMORY
 from vitrail.errors import Hint, UsageError, byte_size, check_fields
-from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resize_network
+from vitrail.nn import ViT, ViTConfig, names_of, resize_network
 from vitrail.nn.embedding import Size, height_and_width
 from vitrail.runtime import free_memory
 from vitrail.weights.assume import Assumed
@@ -93,7 +93,8 @@ def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
 def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:
     """A network for one channel: (g - m_c) / s_c over c in a kernel is one of g with a constant."""
     embedding = network.patch_embed
-    if channels != 1 or preprocessing.channels != 3 or type(embedding) is not PatchEmbedding:
+    mapped = names_of(network.parts).get("embedding", "rms") == "rms"
+    if channels != 1 or preprocessing.channels != 3 or not mapped:
         problem = f"{preprocessing.channels} channels cannot become {channels} in {type(embedding).__name__}"
         wanted = "of a network for 3 whose patches are mapped by a convolution"
         raise UsageError(problem, Hint({"channels": 1}, text=wanted))

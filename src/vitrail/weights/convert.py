@@ -22,7 +22,19 @@ from vitrail.nn.twin import twin
 from vitrail.runtime import whole_fp32
 from vitrail.weights.adapt import HEADS, start_network
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, rename, rename_heads, why_not
+from vitrail.weights.family import (
+    ELSE,
+    HEAD,
+    SHOWN,
+    WRAPPERS,
+    Facts,
+    Family,
+    instead_of,
+    is_of,
+    rename,
+    rename_heads,
+    why_not,
+)
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
@@ -113,7 +125,7 @@ def from_tensors(
     kind = "" if config is None else f" (config.json states {named or 'nothing'})"
     with located(f"{where}{kind}"):
         if why := why_not(named, tensors):
-            raise DataError(f"it has {why}, so it is not a plain ViT", ELSE)
+            raise DataError(f"it has {why}, so it is not a plain ViT", instead_of(why))
         family = family_of(list(tensors))
         stated = None if config is None else family.of_config(config)
         if config is not None and stated is None:
@@ -128,7 +140,8 @@ def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, state
     tensors = rename_heads(family, family.unstacked(tensors))
     names = rename(family, tensors)
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
-    known = {**family.of_tensors(tensors), **beside, **assume}
+    shown = family.of_tensors(tensors)
+    known = {**shown, **beside, **assume}
     facts = {**family.assumed, **known}
     granted = [name for name in SHARED if name in family.assumed and name not in known]
     first, second = (names.tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
@@ -140,6 +153,8 @@ def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, state
     if granted:
         each = ", ".join(f"{name} {facts[name]}" for name in granted)
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
+    if "rotary" in shown and known["rotary"] is shown["rotary"]:
+        assumed.append(f"rotary positions of base {known['rotary'].base:g}, as published")
     return Converted(network, family.name, known, names.used, names.skipped, tuple(assumed))
 
 
@@ -168,7 +183,7 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
     published: Any = getattr(module, "pretrained_cfg", None)
     architecture = published.get("architecture") if isinstance(published, Mapping) else None
     if why := why_not(architecture or where, tensors):
-        raise UsageError(f"{name} has {why}, so it is not a plain ViT", ELSE)
+        raise UsageError(f"{name} has {why}, so it is not a plain ViT", instead_of(why))
     for family in FAMILIES:
         problem = f"{name} differs from a plain ViT of {family.name}"
         with raised_as(UsageError, problem, f"its state dict as a file; {ELSE}", OTHER):

@@ -41,12 +41,16 @@ def split_tensor(ours: Tensor, count: int) -> Sequence[Tensor]:
 
 
 class NameRule(NamedTuple):
-    """Which tensors of a family make one of ours, and how; and how ours becomes so many of theirs again."""
+    """Which tensors of a family make one of ours, and how; and how ours becomes so many of theirs again.
+
+    Only in files that have no tensor `without`, where that is given.
+    """
 
     ours: str
     theirs: tuple[str, ...]
     read: Callable[[Sequence[Tensor]], Tensor] = stack_tensors
     write: Callable[[Tensor, int], Sequence[Tensor]] = split_tensor
+    without: str = ""
 
 
 def rename_rules(names: Mapping[str, str], block: str = "") -> list[NameRule]:
@@ -180,16 +184,20 @@ def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
     skipped = {names.pop(short): why for short, why in skipped.items()}
     found: Tensors = {}
     used: dict[str, str] = {}
-    for rule in family.rules:
+    lost: dict[str, str] = {}
+    for rule in (rule for rule in family.rules if not any(map(pattern(rule.without).fullmatch, names))):
         for match in filter(None, map(pattern(rule.theirs[0]).fullmatch, names)):
             ours, theirs = fill_pattern(rule.ours, match), [fill_pattern(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
-                raise DataError(f"{theirs[0]} is there, but {some_of(missing, 5)} is missing", "the whole file")
+                lost.setdefault(ours, f"{theirs[0]} is there, but {some_of(missing, 5)} is missing")
+                continue
             if ours in found:
                 raise DataError(f"{theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.read([tensors[names[name]] for name in theirs])
             used |= dict.fromkeys(theirs, ours)
+    if wanting := [why for ours, why in lost.items() if ours not in found]:
+        raise DataError(wanting[0], "the whole file")
     left = [full for short, full in names.items() if short not in used]
     if left:
         these = counted(len(left), "tensor does", "tensors do")
@@ -234,6 +242,7 @@ USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated
     "positions": "learned",
     "embed_bias": True,
     "qkv_bias": True,
+    "key_bias": True,  # where there is one of queries
     "out_bias": True,
     "mlp_bias": True,
     "layer_scale": False,
@@ -248,14 +257,19 @@ SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 # Transformers for images that are no plain ViT, and why
 ELSE = "docs/weights.md lists what opens, and what to use for the rest"
 ROTARY, WINDOWS, NORMS = "rotary positions", "windows", "a norm in attention"
-SEQUENCES = "patches in sequences of any length"
+SEQUENCES, CONVOLUTIONS = "patches in sequences of any length", "convolutions in the place of attention"
+USE = {  # where a network of the same name opens
+    SEQUENCES: "one of a fixed image size, such as hf:google/siglip2-base-patch16-224",
+    CONVOLUTIONS: "a ViT, such as hf:facebook/dinov3-vits16-pretrain-lvd1689m",
+}
 NETWORKS = {  # part of the name that a library gives a network, or its class
-    r"dinov3|dino_v3|eva_?02|(?<![a-z])rope(?![a-z])|(?<![a-z])pe_(core|lang|spatial)": ROTARY,
+    r"convnext": CONVOLUTIONS,
+    r"_dinov3|dino_v3|eva_?02|(?<![a-z])rope(?![a-z])|(?<![a-z])pe_(core|lang|spatial)": ROTARY,
     r"swin|samvit": WINDOWS,
-    r"naflex": SEQUENCES,
+    r"naflex|siglip2": SEQUENCES,
 }
 TENSORS = {  # part of the name of a tensor
-    r"(^|[._])rope([._]|$)|rope_embed|rotary|inv_freq": ROTARY,
+    r"(^|[._])rope([._]|$)|rope_embed\b|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
     r"relative_position_bias_table": WINDOWS,
     r"(^|\.)(q_norm|k_norm)\.": NORMS,
 }
@@ -271,6 +285,11 @@ def why_not(network: object, tensors: Collection[str] = ()) -> str:
     if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
         return "norms that may follow its parts, as in timm's vit_*_rpn_*, which nothing beside the tensors shows"
     return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), "")
+
+
+def instead_of(why: str) -> str:
+    """What to use in the place of a network that `why_not` refuses, for a hint."""
+    return "; ".join(filter(None, (USE.get(why), ELSE)))
 
 
 ALIKE = 1e-6  # absolute; the two forms of GELU differ by 4e-4

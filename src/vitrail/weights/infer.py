@@ -28,8 +28,14 @@ from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors, side_of
 from vitrail.weights.files import another_copy, check_finite_tensors, check_tensors_fit
 
 PATCHES = "patch_embed.proj.weight"
+PERIODS, ROUND = "rotary.periods", 2**-7  # and how far bfloat16 may move them, relative
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
-PARTS = {"patch_embed.norm_patches.weight": ("embedding", "normed"), "norm_pre.weight": ("embed_norm", "layer")}
+PARTS = {
+    "patch_embed.norm_patches.weight": ("embedding", "normed"),
+    "patch_embed.norm.weight": ("embedding", "rms"),
+    "norm_pre.weight": ("embed_norm", "layer"),
+}
+KEYLESS = "no_key_bias", "attended_norm"  # attention whose keys have no bias
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
 PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # shown by the tensors: stated by a library
 OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
@@ -54,13 +60,14 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
     seen = _read_shapes(found, assume)
-    parts = _parts(found, assume.pop("pooling", ""), assumed)
+    parts = _parts(found, assume.pop("pooling", ""), assume.pop("parts", {}), assumed)
     _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
     _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
     given = {each.name: assume[each.name] for each in fields(ViTConfig) if each.name in assume}
     config = ViTConfig.from_dict({**given, **seen, "pooling": pooling})
+    _check_periods(found.pop(PERIODS, None), config)
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
         these = counted(len(other), "tensor is", "tensors are")
@@ -172,14 +179,21 @@ def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     return 0
 
 
-def _parts(found: Tensors, assume: str, assumed: list[str]) -> dict[str, str]:
-    """Names of the parts that are not the paper's, and of the pooling, by slot."""
-    parts = {slot: name for tensor, (slot, name) in PARTS.items() if tensor in found}
+def _parts(found: Tensors, assume: str, shown: Mapping[str, str], assumed: list[str]) -> dict[str, str]:
+    """Names of the parts that are not the paper's, and of the pooling, by slot; `shown` by a family's own names.
+
+    Where keys have no bias, those of queries and values get zeros between them.
+    """
+    parts = {slot: name for tensor, (slot, name) in PARTS.items() if tensor in found} | {**shown}
     if "norm.weight" not in found:
         parts["last_norm"] = "none"
     if found["blocks.0.mlp.fc1.weight"].shape[0] == 2 * found["blocks.0.mlp.fc2.weight"].shape[1]:
         parts["mlp"] = "swiglu"
-    seen = next((name for name, tensor in POOLINGS.items() if tensor in found), "")
+    if parts.get("attention") in KEYLESS:
+        for name in [name for name in found if name.endswith(".attn.qkv.bias")]:
+            queries, values = found[name].chunk(2)
+            found[name] = torch.cat([queries, torch.zeros_like(queries), values])
+    seen = parts.get("pooling") or next((name for name, tensor in POOLINGS.items() if tensor in found), "")
     if "head.weight" in found and found["head.weight"].shape[1] == 2 * found[PATCHES].shape[0]:
         seen, parts["head"] = "class_and_mean", "of_two"
     if not seen and not assume:
@@ -236,6 +250,19 @@ def _with_positions(
     return {**found, "pos_embed": torch.cat([positions[:, :front], without, positions[:, front:]], dim=1)}
 
 
+def _check_periods(stored: Tensor | None, config: ViTConfig) -> None:
+    """Refuse stored periods of rotary positions that are not those of the network, by more than bfloat16 rounds."""
+    if stored is None or config.rotary is None:
+        return
+    exponents = torch.arange(config.head_width // 4) / (config.head_width // 4)
+    if stored.shape != exponents.shape or not torch.allclose(stored.float(), config.rotary.base**exponents, rtol=ROUND):
+        base = float(stored.double().flatten()[-1] ** (1 / float(exponents[-1]))) if exponents[-1:] > 0 else math.nan
+        problem = (
+            f"its rotary positions are stored with a base of about {base:.4g}, but {config.rotary.base:g} is stated"
+        )
+        raise DataError(problem, "the config.json and the tensors of one network")
+
+
 def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
     """Image sizes with so many patches, of which the longer side is at most twice the other.
 
@@ -260,5 +287,6 @@ def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
         "embed_norm": "embed_norm" in parts,
         "last_norm": parts.get("last_norm") != "none",
         "gated_mlp": parts.get("mlp") == "swiglu",
+        "key_bias": parts.get("attention") not in KEYLESS,
     }
     return {name: here[name] if name in here else config[name] for name in SHOWN}

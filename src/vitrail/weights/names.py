@@ -18,7 +18,7 @@ from typing import Any
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, byte_size, nearest, raised_as
 from vitrail.io import read_json
-from vitrail.weights.family import ELSE, why_not
+from vitrail.weights.family import instead_of, why_not
 from vitrail.weights.files import cache_dir, is_pickle, sha256_of
 from vitrail.weights.places import BESIDE, CONFIG, HUBS, INDEX, WEIGHTS, check_model, is_ours, timm_table, weights_in
 from vitrail.weights.saved import find_contradiction, find_rewriter
@@ -213,7 +213,7 @@ def _of_timm(name: str) -> FoundWeights:
     tag = tag or next(iter(tags), "")
     if tag not in tags:
         if why := why_not(architecture):
-            raise UsageError(f"timm:{name} has {why}, so it is not a plain ViT", ELSE)
+            raise UsageError(f"timm:{name} has {why}, so it is not a plain ViT", instead_of(why))
         problem = f"timm:{name} is not a plain ViT known here, and nothing else opens (see docs/weights.md)"
         known = [called for called, _ in _repositories().values()]
         known += [f"timm:{each}" for each in timm_table()]

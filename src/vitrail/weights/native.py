@@ -18,7 +18,8 @@ from vitrail.weights.family import SHOWN, Facts, NameRule, Tensors, names_back, 
 from vitrail.weights.infer import shown_by
 from vitrail.weights.saved import EXPRESSIBLE, timm_misfit
 from vitrail.weights.torchvision import ARGUMENTS, TORCHVISION
-from vitrail.weights.transformers import ACTIVATIONS, CLASSIFIER, FIELDS, FILE, GATED, NAMED, TEACHER, of_config
+from vitrail.weights.transformers import ACTIVATIONS, CLASSIFIER, FIELDS, TEACHER, of_config
+from vitrail.weights.transformers_names import FILE, GATED, NAMED
 
 COMPARED = (*SHOWN, "image_size", "patch_size", "heads", "norm_eps", "activation", "distillation_token", "pooling")
 NEUTRAL = ("embed_bias", "qkv_bias", "out_bias", "mlp_bias", "head_bias", "layer_scale", "positions")
@@ -224,6 +225,7 @@ def _own_parts(network: ViT) -> list[str]:
     """What no network of transformers or torchvision has."""
     config, known = network.config, {*EXPRESSIBLE, *OF_TWO}
     others = [f"{slot} {name}" for slot, name in names_of(network.parts).items() if (slot, name) not in known]
+    others += ["rotary positions"] * (config.rotary is not None)
     return others + ["heads that do not make up its width"] * (config.heads * config.head_width != config.width)
 
 

@@ -83,6 +83,7 @@ def timm_misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
     plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
     reasons = {
         f"parts of its own ({', '.join(others)})": others,
+        "rotary positions": config.rotary is not None,
         "heads that do not make up its width": config.heads * config.head_width != config.width,
         f"an MLP of {config.mlp_width}": int(config.width * _ratio(config, swiglu)) != config.mlp_width * (1 + swiglu),
         f"an epsilon of {config.norm_eps:g}": config.norm_eps not in (EPSILON, CLIPS),

@@ -1,17 +1,19 @@
-"""The vision models of transformers: ViT, DeiT and MAE; DINOv2 with and without registers; CLIP and SigLIP.
+"""The vision models of transformers: ViT, DeiT and MAE; DINOv2 and DINOv3; CLIP, SigLIP and AIMv2.
 
-Each has the names of its files, and those of live modules of transformers 5. Queries, keys and values
-are three maps there. `config.json` and a live module's `config` state the same.
+Their tensors are named in `transformers_names.py`. `config.json` and a live module's `config` state the same.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
 from vitrail.nn.embedding import Size, height_and_width
-from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, rename_rules
+from vitrail.nn.rotary import Rotary
+from vitrail.weights.family import SHOWN, USUAL, Facts, Family, Tensors
+from vitrail.weights.transformers_names import RULES
 
 ACTIVATIONS = {  # theirs, ours
     **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
@@ -40,9 +42,35 @@ DEFAULTS: dict[str, Any] = {  # of the configurations of transformers, for what 
     "use_swiglu_ffn": False,
     "qkv_bias": True,
     "num_register_tokens": 0,
+    "proj_bias": True,
+    "mlp_bias": True,
+    "rope_theta": None,
 }
 VIT, SIGLIP = {"layer_norm_eps": 1e-12}, {"hidden_act": "gelu_pytorch_tanh"}
 CLIP = {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
+DINOV3 = {
+    "hidden_size": 384,
+    "num_attention_heads": 6,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-5,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "use_gated_mlp": False,
+    "rope_theta": 100.0,
+}
+AIMV2 = {
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 24,
+    "intermediate_size": 2816,
+    "patch_size": 14,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "qkv_bias": False,
+    "mlp_bias": False,
+    "is_native": False,
+}
 MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaults that differ from these
     "vit": VIT,
     "deit": VIT,
@@ -53,10 +81,15 @@ MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaul
     "clip_vision_model": CLIP,
     "siglip": SIGLIP,
     "siglip_vision_model": SIGLIP,
+    "dinov3_vit": DINOV3,
+    "aimv2": AIMV2,
+    "aimv2_vision_model": AIMV2,
 }
+STARTS = "dinov2", "dinov3", "clip", "siglip", "aimv2"
+OF_ANY_SIZE, OF_ONE_SIZE = ("dinov3",), ("aimv2",)  # images that a live network takes
 NO_CHOICE = "multi_label_classification", "regression"  # of whose logits none is chosen among the others
 CLASSIFIER = "ForImageClassification"  # in the name of what was saved
-PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection"
+PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection", "Aimv2Model"
 TEACHER = "DeiTForImageClassificationWithTeacher"
 
 
@@ -71,33 +104,47 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
         return None
     vision = {**DEFAULTS, **MODELS[model], **(config.get("vision_config") or config)}
     activation, saved = vision["hidden_act"], "".join(config.get("architectures") or ())
-    dinov2, clip, siglip = (model.startswith(name) for name in ("dinov2", "clip", "siglip"))
+    dinov2, dinov3, clip, siglip, aimv2 = (model.startswith(each) for each in STARTS)
     if activation not in ACTIVATIONS:
         raise DataError(f"the activation {activation} of its configuration is not known", ", ".join(ACTIVATIONS))
     if config.get("quantization_config"):
         raise DataError("its configuration states quantised weights", "the weights before they were quantised")
     hidden = int(vision["hidden_size"] * vision["mlp_ratio"]) if dinov2 else vision["intermediate_size"]
-    gated = bool(vision["use_swiglu_ffn"])
+    swiglu = bool(vision["use_swiglu_ffn"])
     facts = {
         **USUAL,
         **{ours: vision[theirs] for theirs, ours in FIELDS.items()},
         "image_size": height_and_width(vision["image_size"]),
         "patch_size": height_and_width(vision["patch_size"]),
         "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
-        "activation": "silu" if gated else ACTIVATIONS[activation],
-        "mlp_dim": (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
-        "class_token": not siglip,
+        "activation": "silu" if swiglu else ACTIVATIONS[activation],
+        "mlp_dim": (int(hidden * 2 / 3) + 7) // 8 * 8 if swiglu else hidden,
+        "class_token": not (siglip or aimv2),
         "other_tokens": vision["num_register_tokens"] + (model == "deit"),
         "qkv_bias": bool(vision["qkv_bias"]),
         "embed_bias": not clip,
         "embed_norm": clip,
-        "layer_scale": dinov2,
-        "gated_mlp": gated,
+        "out_bias": bool(vision["proj_bias"]),
+        "mlp_bias": bool(vision["mlp_bias"]),
+        "layer_scale": dinov2 or dinov3,
+        "gated_mlp": swiglu or aimv2 or vision.get("use_gated_mlp", False),
         "names": _order_names(config.get("id2label") or {}),
     }
+    if dinov3:
+        queries, keys, values = (bool(vision[f"{name}_bias"]) for name in ("query", "key", "value"))
+        if queries != values or keys > queries:
+            problem = f"its configuration states biases of queries {queries}, keys {keys} and values {values}"
+            raise DataError(problem, "biases of queries and values, with or without those of keys; or none")
+        facts |= {"qkv_bias": queries, "key_bias": keys or not queries, "positions": "none"}
+        facts["rotary"] = Rotary(base=float(vision["rope_theta"]))
+    if aimv2:
+        if vision["is_native"]:
+            problem = "its configuration states is_native: positions that are made anew for every image size"
+            raise DataError(problem, "an AIMv2 of a fixed image size, such as hf:apple/aimv2-large-patch14-224")
+        facts |= {"out_bias": facts["qkv_bias"], "norm_eps": vision["rms_norm_eps"]}
     if model == "deit":
         facts["distillation_token"] = TEACHER in saved
-    if not (clip or siglip):  # of which the tensors show it
+    if not (clip or siglip or aimv2):  # of which the tensors show it
         facts["pooling"] = "class"
     if (problem := config.get("problem_type")) in NO_CHOICE:
         facts["numbers"] = problem
@@ -132,8 +179,17 @@ def of_module(module: nn.Module) -> Facts | None:
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
-    """What a CLIP or SigLIP pools: all patches where there are classes, else CLIP's class token; and a projection."""
+    """What a CLIP or SigLIP pools: all patches where there are classes, else CLIP's class token; and a projection.
+
+    Of DINOv3 that it is rotary, and whether its keys lack the bias of its queries; of AIMv2 its norms and its pooling.
+    """
     ends = {name.removesuffix(".weight").rpartition(".")[2] for name in tensors}
+    if "patch_embeddings" in ends:
+        queries, keys = (any(name.endswith(f".{each}_proj.bias") for name in tensors) for each in "qk")
+        return {"rotary": Rotary(), "parts": {"attention": "no_key_bias"} if queries and not keys else {}}
+    if "rms_norm1" in ends:
+        pooling = {"pooling": "attention_alone"} if "cls_token" in ends else {}
+        return {"parts": {"norm": "rms", **pooling}, "projection": "visual_projection" in ends}
     if not ends & {"class_embedding", "probe"}:
         return {}
     pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
@@ -155,7 +211,10 @@ def own_size(module: nn.Module) -> Size:
 
 
 def at_size(module: nn.Module, size: Size) -> bool:
-    """Its positions are resized when it is called, as those of a square image."""
+    """Its positions are resized when it is called, as those of a square image; DINOv3 makes them, AIMv2 cannot."""
+    kind = module.config.model_type  # pyrefly: ignore
+    if kind.startswith(OF_ANY_SIZE + OF_ONE_SIZE):
+        return kind.startswith(OF_ANY_SIZE)
     height, width = own_size(module)
     return height == width
 
@@ -163,7 +222,8 @@ def at_size(module: nn.Module, size: Size) -> bool:
 def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     """Its logits; else its projected, its pooled, or its class token's features."""
     net: Any = module
-    how = {} if tuple(images.shape[2:]) == own_size(module) else {"interpolate_pos_encoding": True}
+    own = tuple(images.shape[2:]) == own_size(module) or net.config.model_type.startswith(OF_ANY_SIZE)
+    how = {} if own else {"interpolate_pos_encoding": True}
     if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless its ratio is 0
         ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
         try:
@@ -174,101 +234,37 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds"):
         if getattr(found, name, None) is not None:
             return getattr(found, name)
-    if net.config.model_type in ("vit", "deit"):  # whose pooler is no part of the network
+    kind = net.config.model_type
+    if "feature_maps" in found:  # DINOv3's backbone, whose maps leave out the class token
+        return net.norm(net.model(net.embeddings(images), net.rope_embeddings(images)).last_hidden_state)[:, 0]
+    if kind in ("vit", "deit", "dinov3_vit"):  # whose pooler is no part of the network, or none
         return found.last_hidden_state[:, 0]
+    if kind == "aimv2_vision_model" and found.pooler_output is None:
+        return found.last_hidden_state.mean(dim=1)
     return found.pooler_output
 
 
-def _qkv(theirs: str, *three: str) -> NameRule:
-    return NameRule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three))
+def completed(tensors: Tensors, facts: Facts) -> Tensors:
+    """Without registers of no number; AIMv2's query needs no map: its map is the identity."""
+    found = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    if facts.get("parts", {}).get("pooling") == "attention_alone" and "pool.query" in found:
+        width = found["pool.query"].shape[-1]
+        for name, alone in (("weight", torch.eye(width)), ("bias", torch.zeros(width))):
+            if (full := f"pool.attn.qkv.{name}") in found:
+                found[full] = torch.cat([alone.to(found[full]), found[full]])
+    return found
 
 
-SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
-HEADS = {"head.*": "classifier.* cls_classifier.* visual_projection.*", "head_dist.*": "distillation_classifier.*"}
-OUTSIDE = {  # the blocks
-    "cls_token": "embeddings.cls_token",
-    "dist_token": "embeddings.distillation_token",
-    "reg_token": "embeddings.register_tokens",
-    "pos_embed": "embeddings.position_embeddings",
-    "patch_embed.proj.*": "embeddings.patch_embeddings.projection.*",
-    "norm.*": "layernorm.*",
-}
-OUTSIDE_CLIP = {
-    "patch_embed.proj.*": "embeddings.patch_embedding.*",
-    "norm_pre.*": "pre_layrnorm.*",  # so it is spelled
-    "norm.*": "post_layernorm.*",
-    "pool.query": "head.probe",
-    "pool.attn.qkv.weight": "head.attention.in_proj_weight",
-    "pool.attn.qkv.bias": "head.attention.in_proj_bias",
-    "pool.attn.proj.*": "head.attention.out_proj.*",
-    "pool.norm.*": "head.layernorm.*",
-    "pool.mlp.fc1.*": "head.mlp.fc1.*",
-    "pool.mlp.fc2.*": "head.mlp.fc2.*",
-}
-NORMS = {"norm1.*": "layernorm_before.*", "norm2.*": "layernorm_after.*"}
-DENSE = {"attn.proj.*": "attention.output.dense.*", "mlp.fc1.*": "intermediate.dense.*", "mlp.fc2.*": "output.dense.*"}
-SCALED = {
-    "norm1.*": "norm1.*",
-    "attn.proj.*": "attention.output.dense.* attention.o_proj.*",  # in files; live
-    "ls1.gamma": "layer_scale1.lambda1",
-    "norm2.*": "norm2.*",
-    "mlp.fc1.*": "mlp.fc1.*",
-    "mlp.fc2.*": "mlp.fc2.* mlp.down_proj.*",
-    "ls2.gamma": "layer_scale2.lambda1",
-}
-GATED = {"mlp.fc1.*": "mlp.weights_in.*", "mlp.fc2.*": "mlp.weights_out.*"}
-LIVE = {"attn.proj.*": "attention.o_proj.*", "mlp.fc1.*": "mlp.fc1.*", "mlp.fc2.*": "mlp.fc2.*"}
-INSIDE_CLIP = {
-    "norm1.*": "layer_norm1.*",
-    "attn.proj.*": "self_attn.out_proj.*",
-    "norm2.*": "layer_norm2.*",
-    "mlp.fc1.*": "mlp.fc1.*",
-    "mlp.fc2.*": "mlp.fc2.*",
-}
-FILE, FILE_CLIP = "encoder.layer.#", "encoder.layers.#"  # what a block is called
-NAMED = {  # rules by the first words of `model_type`: of one tensor the first rule is that of files
-    "vit": (
-        *rename_rules(OUTSIDE),
-        *rename_rules(NORMS | DENSE, FILE),
-        _qkv(f"{FILE}.attention.attention", *SPLIT),
-        *rename_rules(NORMS | LIVE, "layers.#"),
-        _qkv("layers.#.attention", *PROJECTIONS),
-    ),
-    "dinov2": (
-        *rename_rules(OUTSIDE),
-        *rename_rules(SCALED, FILE),
-        *rename_rules(GATED, FILE),
-        _qkv(f"{FILE}.attention.attention", *SPLIT),
-        _qkv(f"{FILE}.attention", *PROJECTIONS),
-        NameRule("blocks.#.mlp.fc1.*", (f"{FILE}.mlp.gate_proj.*", f"{FILE}.mlp.up_proj.*")),
-    ),
-    "clip": (
-        *rename_rules(OUTSIDE_CLIP),
-        NameRule(
-            "cls_token",
-            ("embeddings.class_embedding",),
-            lambda theirs: theirs[0].reshape(1, 1, -1),
-            lambda ours, count: [ours.flatten()],
-        ),
-        NameRule(
-            "pos_embed",
-            ("embeddings.position_embedding.weight",),
-            lambda theirs: theirs[0][None],
-            lambda ours, count: [ours[0]],
-        ),
-        *rename_rules(INSIDE_CLIP, FILE_CLIP),
-        _qkv(f"{FILE_CLIP}.self_attn", *PROJECTIONS),
-    ),
-}
-NAMED |= {"deit": NAMED["vit"], "siglip": NAMED["clip"]}
 TRANSFORMERS = Family(
     name="transformers",
     marks=(
         "*.layernorm_before.weight",
         "encoder.layer.#.layer_scale1.lambda1",
         "encoder.layers.#.self_attn.q_proj.weight",
+        "encoder.layers.#.rms_norm1.weight",
+        "layer.#.layer_scale1.lambda1",
     ),
-    rules=tuple(dict.fromkeys((*rename_rules(HEADS), *(rule for rules in NAMED.values() for rule in rules)))),
+    rules=RULES,
     idle={
         "pooler.dense.*": "a dense layer and tanh behind the class token, which the logits do not depend on",
         "embeddings.mask_token": "stands for hidden patches in pre-training",
@@ -286,4 +282,5 @@ TRANSFORMERS = Family(
     of_config=of_config,
     logits=logits_of,
     at_size=at_size,
+    completed=completed,
 )
