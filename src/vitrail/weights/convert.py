@@ -49,7 +49,7 @@ FAMILIES: tuple[Family, ...] = (TIMM, TRANSFORMERS, TORCHVISION, GOOGLE, VIT_PYT
 QUIET = 0.01  # logits that are closer, relative to the largest, show little of what differs between them
 LOUDER = 1.0, 1.4, 2.0  # factors of queries and keys, drawn again until positions matter; twice as loud, the gap of
 # another implementation of attention grows from 1.5e-6 to 6.6e-5 in 40 blocks
-POSITIONS = ("pos_embed",)  # attributes of a network: each that is there has to matter
+POSITIONS = ("pos_embed", "rotary")  # attributes of a network: each that is there has to matter
 FAINT = 0.01  # of what is added before the blocks
 SEED = 0
 OTHER = (AttributeError, LookupError, TypeError, ValueError)  # of a module that only has the name of a ViT
