@@ -27,7 +27,7 @@ from tests.weights.redraw import redrawn
 from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, TODAY, ask, sizes
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.errors import VitrailError
-from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS
+from vitrail.weights.family import NETWORKS
 from vitrail.weights.places import timm_table
 from vitrail.weights.published import GAP, known_table
 from vitrail.weights.timm import preprocessing_of as of_timm
@@ -57,13 +57,21 @@ VIT_PYTORCH = (("ViT", TODAY, CLASS), ("SimpleViT", TODAY, SIMPLE), (f"ViT of {P
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
 WINDOWED = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4, "window_size": 4}
 OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks that are refused, and what serves them
-    "DINOv3": (
-        lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL),
-        "timm (`vit_small_patch16_dinov3` and its sizes), transformers (`DINOv3ViTModel`)",
+    "RoPE-ViT, mixed": (
+        lambda: timm.create_model("vit_small_patch16_rope_mixed_224", **SMALL),
+        "timm (`vit_small_patch16_rope_mixed_224` ...); or the axial `vit_small_patch16_rope_224`, which opens",
     ),
-    "EVA-02": (
-        lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL),
-        "timm (`eva02_tiny_patch14_224` and its sizes)",
+    "EVA-02 CLIP, enormous": (
+        lambda: timm.create_model("eva02_enormous_patch14_clip_224", **SMALL),
+        "timm (`eva02_enormous_patch14_clip_224`); or `eva02_large_patch14_clip_336`, which opens",
+    ),
+    "Sapiens2": (
+        lambda: timm.create_model("vit_base_patch16_sapiens2", **SMALL, num_kv_heads=1),
+        "timm (`vit_base_patch16_sapiens2` ...)",
+    ),
+    "DINOv3, ConvNeXt": (
+        lambda: timm.create_model("convnext_tiny", depths=[1] * 4, dims=[8] * 4),
+        "timm (`convnext_tiny.dinov3_lvd1689m` ...); or `vit_small_patch16_dinov3`, which opens",
     ),
     "Swin": (
         lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED)),
@@ -72,10 +80,6 @@ OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks tha
     "NaFlex": (
         lambda: timm.create_model("naflexvit_base_patch16_gap", embed_dim=48, depth=2, num_heads=3),
         "timm (`naflexvit_base_patch16_gap` ...)",
-    ),
-    "queries and keys with norms": (
-        lambda: timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL),
-        "timm (any with `qk_norm`)",
     ),
 }
 REAL = "timm vit_tiny_patch16_224, the real one"
@@ -205,7 +209,7 @@ def others() -> list[str]:
         try:
             vitrail.convert(make())
         except VitrailError as error:
-            (why,) = (why for why in (ROTARY, WINDOWS, NORMS, SEQUENCES) if why in error.problem)
+            (why,) = (why for why in {*NETWORKS.values()} if why in error.problem)
             lines.append(f"| {name} | {why} | {tool} |")
         else:
             raise SystemExit(f"{name} is listed as not opened, and opens")

@@ -307,7 +307,7 @@ def test_a_misspelt_file_offers_its_neighbour(tmp_path: Path) -> None:
 
 
 def test_another_network_or_a_hub_that_is_none_is_not_offered(hubs: Hubs) -> None:
-    for name in ("timm:vit_small_patch16_dinov3", "timm:eva02_tiny_patch14_224", "vit_pytorch:ViT"):
+    for name in ("timm:vit_small_patch16_rope_mixed_224", "timm:convnext_tiny.dinov3_lvd1689m", "vit_pytorch:ViT"):
         with must_raise(UsageError, name) as caught:
             vitrail.load(name)
         assert not str(caught.value.hint).startswith(("timm:", "hf:", "torchvision:"))

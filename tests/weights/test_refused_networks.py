@@ -17,15 +17,27 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.family import CONVOLUTIONS, NORMS, ROTARY, SEQUENCES, WINDOWS, why_not
+from vitrail.weights.family import CONVOLUTIONS, GROUPS, LEARNT, NORMS, SEQUENCES, WINDOWS, why_not
 from vitrail.weights.places import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
 WINDOWED: Any = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4}
 LAYERS: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+OF_EVA = {
+    "vit_small_patch16_rope_mixed_224": LEARNT,
+    "vit_small_patch16_rope_mixed_ape_224": LEARNT,
+    "eva02_enormous_patch14_clip_224": NORMS,
+}
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "vit_small_patch16_dinov3": (lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL), ROTARY),
-    "eva02_tiny_patch14_224": (lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL), ROTARY),
+    **{name: (lambda name=name: timm.create_model(name, **SMALL), why) for name, why in OF_EVA.items()},
+    "vit_base_patch16_sapiens2": (
+        lambda: timm.create_model("vit_base_patch16_sapiens2", **SMALL, num_kv_heads=1),
+        GROUPS,
+    ),
+    "convnext_tiny": (
+        lambda: timm.create_model("convnext_tiny", depths=[1] * 4, dims=[8] * 4),
+        CONVOLUTIONS,
+    ),
     "naflexvit_base_patch16_gap": (
         lambda: timm.create_model("naflexvit_base_patch16_gap", embed_dim=48, depth=2, num_heads=3),
         SEQUENCES,
@@ -62,12 +74,6 @@ def test_why_a_network_is_refused(name: str, tmp_path: Path) -> None:
     with must_raise(UsageError, why) as live:
         vitrail.convert(module)
     assert str(live.value.hint) == str(found.hint)
-
-
-def test_a_norm_of_queries_and_keys_is_named() -> None:
-    """Such a network bears the class and the name of a plain ViT."""
-    with must_raise(UsageError, NORMS):
-        vitrail.convert(timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL))
 
 
 def test_nothing_that_opens_is_refused_so() -> None:

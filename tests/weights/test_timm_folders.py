@@ -83,6 +83,7 @@ READ: dict[str, dict[str, Any]] = {
     "the mean, and a norm of its own": {"global_pool": "avg"},
     "the mean behind the last norm": {"global_pool": "avg", "fc_norm": False, "class_token": False},
     "no norm at the end": {"final_norm": False, "proj_bias": False, "init_values": 0.1, "dynamic_img_size": True},
+    "norms of queries and keys": {"qk_norm": True},
     "no positions of the prefix": {"no_embed_class": True, "reg_tokens": 3, "weight_init": "jax"},
     "no positions at all": {"pos_embed": "none", "qkv_bias": False, "mlp_ratio": 3.0, "in_chans": 1},
     "two tokens averaged, no head": {"name": "deit_tiny_distilled_patch16_224", "num_classes": 0},
@@ -103,7 +104,6 @@ REFUSED: tuple[dict[str, Any], ...] = (
     {"act_layer": "mish"},
     {"norm_layer": "rmsnorm"},
     {"embed_norm_layer": "layernorm"},
-    {"qk_norm": True},
     {"scale_attn_norm": True},
     {"attn_layer": "diff"},
 )
@@ -119,7 +119,7 @@ def test_an_argument_that_makes_another_network_is_refused(arguments: dict[str, 
 def test_no_argument_of_timm_is_ignored() -> None:
     """Each, of a kind that nobody has: read (and so in what is shown), refused, or of those that change nothing."""
     nothing = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "device", "dtype"}
-    in_tensors = {"no_embed_class", "final_norm", "fc_norm", "pos_embed"}
+    in_tensors = {"no_embed_class", "final_norm", "fc_norm", "pos_embed", "qk_norm"}
     plain = of_config({"architecture": PLAIN})
     for name in list(inspect.signature(VisionTransformer).parameters):
         if not (name in nothing | in_tensors or name.endswith("_rate")):

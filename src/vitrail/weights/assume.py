@@ -3,6 +3,7 @@
 heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that of the images that the weights were
                                    made for, where positions make no square
 pooling                            also one that has tensors of its own
+rotary, periods                    a published rotation by its name, see `rotations.py`; `file` for periods of the file
 mean, std                          of the preprocessing: one number, or one for each channel
 """
 
@@ -18,10 +19,16 @@ from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, r
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
 from vitrail.weights.published import distinguish, wordnet_ids
+from vitrail.weights.rotations import PUBLISHED
 
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
-TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
+NAMED: dict[str, Any] = {
+    "pooling": Literal[POOLINGS],  # pyrefly: ignore[not-a-type]
+    "rotary": Literal[tuple(PUBLISHED)],  # pyrefly: ignore[invalid-literal]
+    "periods": Literal["file"],
+}
+TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), **NAMED}
 ZERO = ("classes", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 Assumed = make_dataclass("Assumed", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
@@ -38,7 +45,7 @@ class _Unknown(str):
 UNKNOWN = _Unknown("N")
 UNKNOWN_SIZE = _Unknown("HEIGHT"), _Unknown("WIDTH")
 EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)}
-EXAMPLES |= {"mean": 0.5, "std": 0.5, "heads": UNKNOWN}
+EXAMPLES |= {"mean": 0.5, "std": 0.5, "heads": UNKNOWN, "rotary": "dinov3", "periods": "file"}
 
 
 class Contradiction(DataError):

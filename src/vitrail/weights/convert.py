@@ -38,6 +38,7 @@ from vitrail.weights.family import (
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
+from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import TRANSFORMERS
@@ -142,10 +143,12 @@ def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, state
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
     shown = family.of_tensors(tensors)
     known = {**shown, **beside, **assume}
-    facts = {**family.assumed, **known}
-    granted = [name for name in SHARED if name in family.assumed and name not in known]
     first, second = (names.tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
     gated = first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
+    if published := PUBLISHED.get(known.get("rotary", "")):
+        known = {"norm_eps": published.norm_eps, "activation": "silu" if gated else "gelu", **known}
+    facts = {**family.assumed, **known}
+    granted = [name for name in SHARED if name in family.assumed and name not in known]
     if "norm_pre.weight" in names.tensors or gated:  # CLIP's and SwiGLU's are of several kinds
         for name in granted:
             del facts[name]

@@ -242,7 +242,7 @@ USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated
     "positions": "learned",
     "embed_bias": True,
     "qkv_bias": True,
-    "key_bias": True,  # where there is one of queries
+    "key_bias": True,  # where queries and values have one
     "out_bias": True,
     "mlp_bias": True,
     "layer_scale": False,
@@ -256,22 +256,28 @@ SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 
 # Transformers for images that are no plain ViT, and why
 ELSE = "docs/weights.md lists what opens, and what to use for the rest"
-ROTARY, WINDOWS, NORMS = "rotary positions", "windows", "a norm in attention"
+ROTARY, LEARNT, WINDOWS = "rotary positions of another kind", "rotary positions that are learnt", "windows"
+NORMS, GROUPS = "norms behind its branches", "fewer keys than queries"
 SEQUENCES, CONVOLUTIONS = "patches in sequences of any length", "convolutions in the place of attention"
 USE = {  # where a network of the same name opens
     SEQUENCES: "one of a fixed image size, such as hf:google/siglip2-base-patch16-224",
     CONVOLUTIONS: "a ViT, such as hf:facebook/dinov3-vits16-pretrain-lvd1689m",
+    LEARNT: "the axial one, such as timm:vit_small_patch16_rope_224",
+    NORMS: "a smaller one, such as timm:eva02_large_patch14_clip_336",
 }
 NETWORKS = {  # part of the name that a library gives a network, or its class
     r"convnext": CONVOLUTIONS,
-    r"_dinov3|dino_v3|eva_?02|(?<![a-z])rope(?![a-z])|(?<![a-z])pe_(core|lang|spatial)": ROTARY,
+    r"rope_mixed": LEARNT,
+    r"eva_?02_enormous": NORMS,
+    r"sapiens": GROUPS,
+    r"(?<![a-z])rope(?![a-z]|_(reg|ape|224))": ROTARY,
     r"swin|samvit": WINDOWS,
     r"naflex|siglip2": SEQUENCES,
 }
 TENSORS = {  # part of the name of a tensor
-    r"(^|[._])rope([._]|$)|rope_embed\b|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
+    r"(^|\.)rope\.freqs$": LEARNT,
+    r"(^|[._])rope([._]|$)|rope_embed\b(?!\.periods$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
     r"relative_position_bias_table": WINDOWS,
-    r"(^|\.)(q_norm|k_norm)\.": NORMS,
 }
 
 

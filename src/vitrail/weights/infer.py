@@ -3,7 +3,8 @@
     shown by the tensors    width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms,
                             SwiGLU, a pooling that has tensors, which tokens have positions, and the grid of a square
                             image
-    stated beside them      heads, epsilon, activation, the rule that resizes positions, a pooling without tensors
+    stated beside them      heads, epsilon, activation, the rule that resizes positions, a pooling without tensors,
+                            rotary positions
 
 What has to be stated comes from a live module, a `config.json`, what all members of the family share, or the caller;
 heads that nobody states from the row of the published sizes with this width, depth and MLP.
@@ -12,7 +13,7 @@ heads that nobody states from the row of the published sizes with this width, de
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -23,12 +24,14 @@ from vitrail.errors import DataError, UsageError, as_word, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import without_numbers
+from vitrail.nn.rotary import Rotary
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
-from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors, side_of
+from vitrail.weights.family import ELSE, HEAD, SHOWN, Facts, Tensors, side_of
 from vitrail.weights.files import another_copy, check_finite_tensors, check_tensors_fit
+from vitrail.weights.rotations import PUBLISHED, UNSTATED
 
 PATCHES = "patch_embed.proj.weight"
-PERIODS, ROUND = "rotary.periods", 2**-7  # and how far bfloat16 may move them, relative
+PERIODS, COARSE, EXACT = "rotary.periods", 2.0**-8, 1e-6  # and the rounding of bf16, and of fp32, relative
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
 PARTS = {
     "patch_embed.norm_patches.weight": ("embedding", "normed"),
@@ -36,9 +39,17 @@ PARTS = {
     "norm_pre.weight": ("embed_norm", "layer"),
 }
 KEYLESS = "no_key_bias", "attended_norm"  # attention whose keys have no bias
+NORMED = {"": "", "layer": "qk_norm", "rms": "qk_rms_norm"}
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
 PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # shown by the tensors: stated by a library
-OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
+OF_CLASS_TOKEN = "class", "attention", "attention_to_all", "class_and_mean"
+ATTENTIONS = {  # norms of heads, whether keys have a bias (None: nothing has), a norm of what was attended
+    ("", False, False): "no_key_bias",
+    ("", False, True): "attended_norm",
+    ("", None, True): "attended_norm",
+    **{(norm, bias, False): name for norm, name in NORMED.items() for bias in (True, None)},
+}
+GATED = "swiglu", "normed_swiglu"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
 MADE_WITH = "or what it was made with"
@@ -59,15 +70,18 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
+    if assume.get("rotary") == UNSTATED:
+        problem = "its tensors have names of networks with rotary positions, and no tensor shows which"
+        raise UsageError(problem, hint_for({"rotary": "dinov3"}, f"or another of {', '.join(PUBLISHED)}"))
     seen = _read_shapes(found, assume)
     parts = _parts(found, assume.pop("pooling", ""), assume.pop("parts", {}), assumed)
     _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
     _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
+    assume["rotary"] = _rotation(found.pop(PERIODS, None), assume, seen, assumed)
     given = {each.name: assume[each.name] for each in fields(ViTConfig) if each.name in assume}
     config = ViTConfig.from_dict({**given, **seen, "pooling": pooling})
-    _check_periods(found.pop(PERIODS, None), config)
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
         these = counted(len(other), "tensor is", "tensors are")
@@ -187,8 +201,13 @@ def _parts(found: Tensors, assume: str, shown: Mapping[str, str], assumed: list[
     parts = {slot: name for tensor, (slot, name) in PARTS.items() if tensor in found} | {**shown}
     if "norm.weight" not in found:
         parts["last_norm"] = "none"
+    if attention := _attention(found):
+        parts["attention"] = attention
+    normed = "blocks.0.mlp.norm.weight" in found
     if found["blocks.0.mlp.fc1.weight"].shape[0] == 2 * found["blocks.0.mlp.fc2.weight"].shape[1]:
-        parts["mlp"] = "swiglu"
+        parts["mlp"] = GATED[normed]
+    elif normed:
+        raise DataError("its MLP has a norm and no gate, which no part here has", ELSE)
     if parts.get("attention") in KEYLESS:
         for name in [name for name in found if name.endswith(".attn.qkv.bias")]:
             queries, values = found[name].chunk(2)
@@ -199,10 +218,59 @@ def _parts(found: Tensors, assume: str, shown: Mapping[str, str], assumed: list[
     if not seen and not assume:
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
+    if seen == "attention" and assume == "attention_to_all":  # which has the same tensors
+        seen = assume
     if seen and assume and assume != PLAINER.get(seen):
         _check_stated({}, {"pooling": assume}, {"pooling": seen})
     parts["pooling"] = seen or assume
     return parts
+
+
+def _attention(found: Tensors) -> str:
+    """The name of the attention that has these tensors; empty for the paper's."""
+    block = "blocks.0.attn."
+    norm = "" if f"{block}q_norm.weight" not in found else "layer" if f"{block}q_norm.bias" in found else "rms"
+    bias = found.get(f"{block}qkv.bias")
+    keys = None if bias is None else len(bias) == len(found[f"{block}qkv.weight"])
+    made = norm, keys, f"{block}norm.weight" in found
+    if made not in ATTENTIONS:
+        raise DataError("its attention has norms and biases in a combination that no part here has", ELSE)
+    return ATTENTIONS[made]
+
+
+def _rotation(
+    stored: Tensor | None, assume: dict[str, Any], seen: Mapping[str, Any], assumed: list[str]
+) -> Rotary | None:
+    """The rotation that is stated, or that the names of the tensors show.
+
+    Args:
+        stored: Periods in the file; they are taken where the user states so.
+        assume: Loses what is no field of a network.
+        seen: For the numbers of a head.
+        assumed: Gets a sentence where the periods of the file are only near.
+
+    Raises:
+        DataError: The periods in the file are of another rotation, or none are there.
+    """
+    rotary, taken = (assume.pop(name, None) for name in ("rotary", "periods"))
+    rotary = PUBLISHED[rotary].rotary if isinstance(rotary, str) else rotary
+    if stored is None and not taken:
+        return rotary
+    if rotary is None or stored is None:
+        words = "no periods of a rotation" if stored is None else "periods of a rotation, but none is stated"
+        raise DataError(f"it has {words}", hint_for({"rotary": "dinov3"}, gone=["periods"]))
+    if taken:
+        return replace(rotary, periods=tuple(stored.tolist()))
+    count = (seen["head_dim"] or seen["width"] // seen["heads"]) // 4
+    ratios = stored.double() / rotary.base ** (torch.arange(len(stored), dtype=torch.float64) / max(1, count))
+    apart = float((ratios - 1).abs().max()) if len(stored) == count else math.inf
+    if not apart <= COARSE:
+        problem = f"its periods are not those of base {rotary.base:g}: they differ by up to {apart:.0%}"
+        raise Contradiction(problem, hint_for({"periods": "file"}, "which takes those of the file"))
+    if apart > EXACT:
+        note = f"those of the file have fewer digits and differ by up to {apart:.1%}, periods=file takes them"
+        assumed.append(f"periods of base {rotary.base:g} in fp32 ({note})")
+    return rotary
 
 
 def _with_positions(
@@ -250,19 +318,6 @@ def _with_positions(
     return {**found, "pos_embed": torch.cat([positions[:, :front], without, positions[:, front:]], dim=1)}
 
 
-def _check_periods(stored: Tensor | None, config: ViTConfig) -> None:
-    """Refuse stored periods of rotary positions that are not those of the network, by more than bfloat16 rounds."""
-    if stored is None or config.rotary is None:
-        return
-    exponents = torch.arange(config.head_width // 4) / (config.head_width // 4)
-    if stored.shape != exponents.shape or not torch.allclose(stored.float(), config.rotary.base**exponents, rtol=ROUND):
-        base = float(stored.double().flatten()[-1] ** (1 / float(exponents[-1]))) if exponents[-1:] > 0 else math.nan
-        problem = (
-            f"its rotary positions are stored with a base of about {base:.4g}, but {config.rotary.base:g} is stated"
-        )
-        raise DataError(problem, "the config.json and the tensors of one network")
-
-
 def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
     """Image sizes with so many patches, of which the longer side is at most twice the other.
 
@@ -286,7 +341,7 @@ def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
         "layer_scale": bool(config["layer_scale"]),
         "embed_norm": "embed_norm" in parts,
         "last_norm": parts.get("last_norm") != "none",
-        "gated_mlp": parts.get("mlp") == "swiglu",
+        "gated_mlp": parts.get("mlp") in GATED,
         "key_bias": parts.get("attention") not in KEYLESS,
     }
     return {name: here[name] if name in here else config[name] for name in SHOWN}

@@ -1,7 +1,8 @@
-"""timm's VisionTransformer: ViT, DeiT, DeiT-III, DINO, DINOv2, MAE, CLIP and SigLIP as timm publishes them.
+"""timm's VisionTransformer and its Eva.
 
-Our names are timm's, so most rules rename nothing. Files of DINO, DINOv2 and MAE as their labs publish them have the
-same names but for the last rows.
+The first is ViT, DeiT, DeiT-III, DINO, DINOv2, MAE, CLIP and SigLIP as timm publishes them; the second EVA, EVA-02,
+DINOv3, EUPE, LingBot, Perception Encoder and RoPE-ViT. Our names are timm's, so most rules rename nothing. Files of
+DINO, DINOv2, DINOv3 and MAE as their labs publish them have the same names but for the last rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn.embedding import Size
+from vitrail.nn.rotary import Rotary
 from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, rename_rules
 from vitrail.weights.places import timm_architectures
+from vitrail.weights.rotations import ARGUMENTS as ROTATION, PUBLISHED, UNSTATED, may_rotate, rotary_of, with_arguments
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -32,24 +36,33 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields 
 }
 CROP = 0.875  # crop_pct where none is stated
 EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
-PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
-POOLS = {"token": "class", "avg": "mean", "map": "attention"}
+PLAIN, EVA = ("VisionTransformer", "VisionTransformerDistilled"), "Eva"
+FLAT = {"token": "class", "avg": "mean"}
+POOLS = {**FLAT, "map": "attention"}
+EVA_POOLS = {**POOLS, "map": "attention_to_all"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
-SEEN = {"mlp_ratio", "init_values", "no_embed_class", "final_norm", "fc_norm"}  # shown by the tensors
+SEEN = {"mlp_ratio", "init_values", "no_embed_class", "final_norm", "fc_norm", "qk_norm"}  # shown by the tensors
+SEEN |= {"scale_mlp", "scale_attn_inner", "qkv_fused", "swiglu_align_to"}
+RENAMED = {"num_reg_tokens": "reg_tokens", "use_fc_norm": "fc_norm", "use_pre_transformer_norm": "pre_norm"}
+RENAMED |= {"use_post_transformer_norm": "final_norm"}  # arguments of its Eva
+POOLED = ("attn_pool_num_heads", 8), ("attn_pool_mlp_ratio", 4)
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
+IDLE |= {"head_init_scale", "use_rot_pos_emb", *(f"rope_{how}_coords" for how in ("shift", "jitter", "rescale"))}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
 
 
 def of_module(module: nn.Module) -> Facts | None:
     """What a live network states; None where it is not a plain ViT of timm."""
     kind = type(module)
-    if kind.__name__ not in PLAIN or not kind.__module__.startswith("timm."):
+    if kind.__name__ not in (*PLAIN, EVA) or not kind.__module__.startswith("timm."):
         return None
     net: Any = module
-    block = net.blocks[0]
-    if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention":
+    block, eva = net.blocks[0], kind.__name__ == EVA
+    if not eva and (type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention"):
         return None
+    if eva and (why := _eva_misfit(net)):
+        raise UsageError(f"timm's {EVA} has {why}, which no part here has", ELSE)
     published = getattr(net, "pretrained_cfg", None) or {}
     if net.global_pool not in POOLS:
         name = published.get("architecture") or "vit_tiny_patch16_224"
@@ -62,11 +75,26 @@ def of_module(module: nn.Module) -> Facts | None:
         "activation": activation_of(block.mlp.act),
         "image_size": tuple(net.patch_embed.img_size),
         "patch_size": tuple(net.patch_embed.proj.stride),
-        "pooling": POOLS[net.global_pool],
+        "pooling": (EVA_POOLS if eva else POOLS)[net.global_pool],
         "position_resize": "timm",
         "distillation_token": hasattr(net, "dist_token"),
+        "rotary": rotary_of(net.rope) if eva else None,
         "projection": _projects(published.get("architecture"), published, net.num_classes),
     }
+
+
+def _eva_misfit(net: Any) -> str:
+    """What an `Eva` has that no network here has, in words; empty where there is nothing. The proof tells the rest."""
+    block, pool = net.blocks[0], net.attn_pool
+    reasons = {
+        "norms behind its branches": type(block).__name__ != "EvaBlock",
+        "a gate behind its attention": block.attn.gate is not None,
+        "fewer keys than queries": any(getattr(each.attn, "num_kv_groups", 1) > 1 for each in net.blocks),
+        "LayerScale of attention alone": len({getattr(block, f"gamma_{n}", None) is None for n in (1, 2)}) > 1,
+        "a pooling by attention that is not of 8 heads and an MLP of 4 x width": pool is not None
+        and (pool.num_heads, pool.mlp.fc1.out_features) != (8, 4 * net.embed_dim),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def at_size(module: nn.Module, size: Size) -> bool:
@@ -79,14 +107,38 @@ def at_size(module: nn.Module, size: Size) -> bool:
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
-    """What the lab's own files of DINOv2 show: its rule of positions where there are no registers, and SwiGLU."""
+    """What the labs' own files of DINOv2 and DINOv3 show, and that a network may have rotary positions."""
     lasts = {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()}
+    if "storage_tokens" in lasts:
+        rotary, norm_eps = PUBLISHED["dinov3"]
+        activation = "silu" if any(".mlp.w1." in name for name in tensors) else "gelu"
+        return {"rotary": rotary, "norm_eps": norm_eps, "activation": activation, "position_resize": "timm"}
+    if may_rotate(tensors):
+        pooled = {"pooling": "attention_to_all"} if any(name.endswith("attn_pool.latent") for name in tensors) else {}
+        return {"rotary": UNSTATED, **pooled}
     gated = any(".mlp.w12." in name for name in tensors)
     masks, registers = lasts.get("mask_token"), "register_tokens" in lasts
     if not (registers or gated or (masks is not None and masks.ndim == 2)):  # a masked autoencoder's has three axes
         return {}
     rule = "timm" if registers else "dinov2"
     return {"norm_eps": EPSILON, "activation": "silu" if gated else "gelu", "position_resize": rule}
+
+
+def without_masks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Biases of queries, keys and values of which a mask takes those of keys away, as DINOv3's lab stores them.
+
+    Raises:
+        DataError: A mask takes others away.
+    """
+    found = dict(tensors)
+    for name in tensors:
+        if name.endswith(".qkv.bias_mask") and (bias := name.removesuffix("_mask")) in tensors:
+            queries, keys, values = found.pop(name).float().chunk(3)
+            if not (bool((torch.cat([queries, values]) == 1).all()) and not keys.any()):
+                raise DataError(f"{name} masks other numbers than the bias of keys", "the file as its lab published it")
+            front, each = name.removesuffix("qkv.bias_mask"), found.pop(bias).chunk(3)
+            found |= {f"{front}q_bias": each[0], f"{front}v_bias": each[2]}
+    return found
 
 
 def of_config(config: Mapping[str, Any]) -> Facts | None:
@@ -102,11 +154,15 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
         raise DataError(f"config.json states {architecture}, which is no plain ViT of timm known here", ELSE)
     row = timm_architectures()[architecture]["facts"]
     arguments, published = config.get("model_args") or {}, config.get("pretrained_cfg") or {}
+    arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
     facts = _with_arguments({**USUAL, **row}, arguments)
+    facts["rotary"] = with_arguments(Rotary.from_dict(row["rotary"]) if "rotary" in row else None, arguments)
     stated = (places.get("global_pool") for places in (arguments, published, config))
     pooling = next((each for each in stated if each is not None), None)
     if pooling is not None:
-        facts["pooling"] = _known("global_pool", pooling, POOLS)
+        eva = {"rotary", "key_bias"} & row.keys()
+        mapped = {} if eva and row["pooling"] in POOLS.values() else {"map": row["pooling"]} if eva else POOLS
+        facts["pooling"] = _known("global_pool", pooling, {**FLAT, **mapped})
     if facts["pooling"] != row["pooling"] or {"fc_norm", "final_norm"} & arguments.keys():
         del facts["last_norm"]
     if (size := published.get("input_size")) and arguments.get("img_size") is None:
@@ -132,15 +188,21 @@ def _with_arguments(facts: dict[str, Any], arguments: Mapping[str, Any]) -> dict
             facts["norm_eps"] = EPSILON
         elif name == "pre_norm":
             facts |= {"embed_norm": bool(value), "embed_bias": not value}
-        elif name == "pos_embed":
-            facts["positions"] = "none" if value in ("", "none") else "learned"
-        elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
+        elif name in ("pos_embed", "use_abs_pos_emb"):
+            facts["positions"] = "none" if value in ("", "none", False) else "learned"
+        elif name == "attn_type":  # which also decides whether keys have a bias
+            facts.pop("key_bias", None)
+        elif name == "swiglu_mlp":
+            facts |= {"gated_mlp": bool(value), "activation": "silu" if value else "gelu"}
+        elif (
+            value and name not in {*SEEN, *IDLE, *ROTATION} and (name, value) not in POOLED
+        ):  # what is off is as it is in a plain ViT
             raise DataError(f"config.json states {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument states
         facts["other_tokens"] = arguments["reg_tokens"] + facts.get("distillation_token", False)
     if "init_values" in arguments:
         facts["layer_scale"] = bool(arguments["init_values"])
-    if {"mlp_ratio", "embed_dim"} & arguments.keys():
+    if {"mlp_ratio", "embed_dim", "swiglu_mlp", "swiglu_align_to"} & arguments.keys():
         new, ratio = facts["width"], arguments.get("mlp_ratio") or hidden / width
         facts["mlp_dim"] = int(new * ratio) if isinstance(new, int) and isinstance(ratio, int | float) else ratio
         if facts["gated_mlp"]:  # which timm rounds
@@ -192,7 +254,8 @@ def _queries_alone(ours: Tensor, count: int) -> Sequence[Tensor]:
 ALIKE = "cls_token dist_token pos_embed patch_embed.proj.* norm_pre.* norm.* head.* head_dist.*"
 OUTSIDE = {  # the blocks
     **{name: name for name in ALIKE.split()},
-    "reg_token": "reg_token register_tokens",
+    "reg_token": "reg_token register_tokens storage_tokens",
+    "rotary.periods": "rope_embed.periods",
     "pool.norm.*": "fc_norm.* attn_pool.norm.*",
     "pool.query": "attn_pool.latent",
     "pool.attn.proj.*": "attn_pool.proj.*",
@@ -200,16 +263,29 @@ OUTSIDE = {  # the blocks
     "pool.mlp.fc2.*": "attn_pool.mlp.fc2.*",
 }
 INSIDE = {
-    **{name: name for name in ("norm1.*", "attn.qkv.*", "attn.proj.*", "ls1.gamma", "norm2.*", "ls2.gamma")},
+    **{name: name for name in ("norm1.*", "attn.qkv.*", "attn.proj.*", "norm2.*", "mlp.norm.*")},
+    **{name: name for name in ("attn.q_norm.*", "attn.k_norm.*", "attn.norm.*")},
+    "ls1.gamma": "ls1.gamma gamma_1",
+    "ls2.gamma": "ls2.gamma gamma_2",
     "mlp.fc1.*": "mlp.fc1.* mlp.w12.*",
     "mlp.fc2.*": "mlp.fc2.* mlp.w3.*",
 }
+PACKED = {  # of which theirs are several; a bias of queries and values has none of keys between, see `infer.py`
+    "attn.qkv.weight": ("attn.q_proj.weight attn.k_proj.weight attn.v_proj.weight",),
+    "attn.qkv.bias": ("attn.q_proj.bias attn.v_proj.bias", "attn.q_bias attn.v_bias"),
+    "mlp.fc1.*": ("mlp.fc1_g.* mlp.fc1_x.*", "mlp.w1.* mlp.w2.*"),
+}
 TIMM = Family(
     name="timm",
-    marks=("blocks.0.attn.qkv.weight",),
+    marks=("blocks.0.attn.qkv.weight", "blocks.0.attn.q_proj.weight"),
     rules=(
         *rename_rules(OUTSIDE),
         *rename_rules(INSIDE, "blocks.#"),
+        *(
+            NameRule(f"blocks.#.{ours}", tuple(f"blocks.#.{name}" for name in theirs.split()))
+            for ours, each in PACKED.items()
+            for theirs in each
+        ),
         NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), write=_queries_alone),
     ),
     idle={
@@ -217,7 +293,9 @@ TIMM = Family(
         "decoder*": "the decoder of a masked autoencoder",
         "head.mlp*": "the head of self-distillation",
         "head.last_layer*": "the head of self-distillation",
+        "local_cls_norm*": "of small crops in pre-training",
     },
+    unstacked=without_masks,
     prefixes=("backbone.", "visual.trunk."),
     assumed={"norm_eps": EPSILON, "activation": "gelu", "position_resize": "timm"},
     of_tensors=of_tensors,
