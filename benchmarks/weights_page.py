@@ -47,8 +47,10 @@ TORCHVISION = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_h_14": 16}  
 PROCESSOR = {  # whose preprocessing images of a row go through, by how its name begins; the first that fits
     "timm": "timm",
     "transformers DINOv2": "transformers, BitImageProcessor",
+    "transformers DINOv3": "transformers, DINOv3ViTImageProcessor",
     "transformers DeiT": "transformers, DeiTImageProcessor",
     "transformers CLIP": "transformers, CLIPImageProcessor",
+    "transformers AIMv2": "transformers, CLIPImageProcessor",
     "transformers SigLIP": "transformers, SiglipImageProcessor",
     "transformers": "transformers, ViTImageProcessor",
     "torchvision": "torchvision",
@@ -158,8 +160,9 @@ def preprocessing_gaps() -> dict[str, str]:
     sources: dict[str, tuple[Preprocessing, Any]] = {
         "timm": (of_timm(config), timm.data.create_transform(**resolved)),
     }
-    for kind in ("ViT", "DeiT", "CLIP", "Bit", "Siglip"):
-        processor = getattr(transformers, f"{kind}ImageProcessorPil")()
+    for kind in ("ViT", "DeiT", "CLIP", "Bit", "Siglip", "DINOv3ViT"):
+        name = f"{kind}ImageProcessor"
+        processor = getattr(transformers, name if kind == "DINOv3ViT" else f"{name}Pil")()  # of which there is one
         keys = {**processor.to_dict(), "image_processor_type": f"{kind}ImageProcessor"}
         sources[f"transformers, {kind}ImageProcessor"] = (
             from_hugging_face(keys),

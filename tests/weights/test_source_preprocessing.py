@@ -92,9 +92,9 @@ KEYS = {
 
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_transformers(kind: str, images: list[Image.Image], tmp_path: Path) -> None:
-    """Both backends, from the file that each writes, and from one that leaves all keys to the class."""
+    """Both backends, from the file that each writes, and from one that leaves all keys to the class; DINOv3 has one."""
     for name, keys in KEYS.items():
-        for backend in ("", "Pil"):
+        for backend in ("", "Pil") if kind != "DINOv3ViT" else ("",):
             processor = getattr(transformers, f"{kind}ImageProcessor{backend}")(**keys)
             processor.save_pretrained(tmp_path)
             ours = from_hugging_face(json.loads((tmp_path / "preprocessor_config.json").read_text()))

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, check_fields, check_keys
+from vitrail.errors import UsageError, check_fields, check_keys, words_inside
 from vitrail.nn.embedding import Size, height_and_width
 
 Turned = Float[Tensor, "b k n e"]
@@ -59,6 +59,10 @@ class Rotary:
         if self.base <= 1 or (self.reference is not None and self.coordinates == "centred"):
             problem = f"rotary positions with base {self.base} and reference {self.reference} are not possible"
             raise UsageError(problem, "a base above 1, and a reference with coordinates='index' alone")
+
+    def __str__(self) -> str:
+        """The fields as they are typed; those that are left open are left out."""
+        return " ".join(words_inside({name: value for name, value in vars(self).items() if value is not None}))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Rotary":

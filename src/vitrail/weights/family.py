@@ -276,7 +276,7 @@ NETWORKS = {  # part of the name that a library gives a network, or its class
 }
 TENSORS = {  # part of the name of a tensor
     r"(^|\.)rope\.freqs$": LEARNT,
-    r"(^|[._])rope([._]|$)|rope_embed\b(?!\.periods$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
+    r"(^|[._])rope([._](?!embeddings\.|embed\.periods$)|$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
     r"relative_position_bias_table": WINDOWS,
 }
 

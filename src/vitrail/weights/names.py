@@ -24,6 +24,7 @@ from vitrail.weights.places import BESIDE, CONFIG, HUBS, INDEX, WEIGHTS, check_m
 from vitrail.weights.saved import find_contradiction, find_rewriter
 
 CARD, CARDS = "README.md", 2**16  # bytes of it that are read
+LICENCES = {"facebook/dinov3-": "dinov3-license"}  # of gated repositories, by how their names begin
 EXAMPLE = "google/vit-base-patch16-224"
 
 
@@ -180,7 +181,8 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
 
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
-    unknown = f"see huggingface.co/{repository} for size and licence"
+    licence = next((f"licence {name}, " for begin, name in LICENCES.items() if repository.startswith(begin)), "")
+    unknown = f"{licence}see huggingface.co/{repository} for size and licence"
     about = _repositories().get(repository, ("", unknown))[1]
     wanted = {"repo_id": repository, "revision": revision or None}
     place = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
@@ -196,7 +198,7 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
                 raise UsageError(problem, Hint(instead={called: f"timm:{short}.{next(iter(tags))}"}))
             folder = folder or _fetch(wanted)
         except errors.GatedRepoError as error:
-            problem = f"{called} ({about}) is gated: its licence has to be accepted first"
+            problem = f"{called} ({about}) is gated: its licence has to be accepted first; its place is {place}"
             raise DataError(problem, f"accept it at huggingface.co/{repository}, then hf auth login") from error
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
             here = _repositories_in(Path(constants.HF_HUB_CACHE))

@@ -44,33 +44,15 @@ DEFAULTS: dict[str, Any] = {  # of the configurations of transformers, for what 
     "num_register_tokens": 0,
     "proj_bias": True,
     "mlp_bias": True,
-    "rope_theta": None,
 }
 VIT, SIGLIP = {"layer_norm_eps": 1e-12}, {"hidden_act": "gelu_pytorch_tanh"}
 CLIP = {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
-DINOV3 = {
-    "hidden_size": 384,
-    "num_attention_heads": 6,
-    "intermediate_size": 1536,
-    "layer_norm_eps": 1e-5,
-    "query_bias": True,
-    "key_bias": False,
-    "value_bias": True,
-    "use_gated_mlp": False,
-    "rope_theta": 100.0,
-}
-AIMV2 = {
-    "hidden_size": 1024,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 24,
-    "intermediate_size": 2816,
-    "patch_size": 14,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "qkv_bias": False,
-    "mlp_bias": False,
-    "is_native": False,
-}
+DINOV3: dict[str, Any] = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+DINOV3 |= {"layer_norm_eps": 1e-5, "query_bias": True, "key_bias": False, "value_bias": True}
+DINOV3 |= {"use_gated_mlp": False, "rope_theta": 100.0}
+AIMV2: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 24, "patch_size": 14}
+AIMV2 |= {"intermediate_size": 2816, "hidden_act": "silu", "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False}
+AIMV2 |= {"is_native": False}
 MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaults that differ from these
     "vit": VIT,
     "deit": VIT,
@@ -246,7 +228,7 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
 
 def completed(tensors: Tensors, facts: Facts) -> Tensors:
     """Without registers of no number; AIMv2's query needs no map: its map is the identity."""
-    found = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    found = {name: tensor for name, tensor in tensors.items() if name != "reg_token" or tensor.numel()}
     if facts.get("parts", {}).get("pooling") == "attention_alone" and "pool.query" in found:
         width = found["pool.query"].shape[-1]
         for name, alone in (("weight", torch.eye(width)), ("bias", torch.zeros(width))):

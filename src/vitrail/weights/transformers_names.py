@@ -60,13 +60,10 @@ OUTSIDE_AIMV2 = {
     "pool.query": "head.cls_token",
     "pool.attn.proj.*": "head.output_proj.*",
 }
-INSIDE_AIMV2 = {
-    "norm1.*": "rms_norm1.*",
-    "attn.proj.*": "attention.out_proj.*",
-    "norm2.*": "rms_norm2.*",
-    "mlp.fc2.*": "ffn.down_proj.*",
-}
+INSIDE_AIMV2 = {"norm1.*": "rms_norm1.*", "norm2.*": "rms_norm2.*"}
+INSIDE_AIMV2 |= {"attn.proj.*": "attention.out_proj.*", "mlp.fc2.*": "ffn.down_proj.*"}
 FILE, FILE_CLIP, BARE = "encoder.layer.#", "encoder.layers.#", "layer.#"  # what a block is called
+WITHOUT_KEYS = f"{BARE}.attention.q_proj.bias", f"{BARE}.attention.v_proj.bias"
 NAMED = {  # rules by the first words of `model_type`: of one tensor the first rule is that of files
     "vit": (
         *rename_rules(OUTSIDE),
@@ -104,11 +101,7 @@ NAMED = {  # rules by the first words of `model_type`: of one tensor the first r
         *rename_rules(OUTSIDE_DINOV3),
         *rename_rules(SCALED, BARE),
         _qkv(f"{BARE}.attention", *PROJECTIONS),
-        NameRule(
-            "blocks.#.attn.qkv.bias",
-            (f"{BARE}.attention.q_proj.bias", f"{BARE}.attention.v_proj.bias"),
-            without=f"{BARE}.attention.k_proj.bias",
-        ),
+        NameRule("blocks.#.attn.qkv.bias", WITHOUT_KEYS, without=f"{BARE}.attention.k_proj.bias"),
         NameRule("blocks.#.mlp.fc1.*", (f"{BARE}.mlp.up_proj.*",), without=f"{BARE}.mlp.gate_proj.weight"),
         NameRule("blocks.#.mlp.fc1.*", (f"{BARE}.mlp.gate_proj.*", f"{BARE}.mlp.up_proj.*")),
         NameRule("rotary.periods", ("rope_embeddings.inv_freq",), lambda theirs: 1 / theirs[0]),
