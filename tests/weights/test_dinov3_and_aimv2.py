@@ -195,10 +195,14 @@ def test_the_twins_of_timm_and_transformers_have_the_same_tokens(biased: bool) -
     for block in theirs.blocks:
         block.attn.qkv.weight[:96].mul_(LOUD)
     twin = twin_of(theirs, query_bias=biased, value_bias=biased)
-    network, images = vitrail.convert(twin, preprocessing=READS).network, some(64, 64)
-    assert gap(tokens(network, images), theirs.forward_features(images)) < 1e-5
-    assert gap(network(images), twin(pixel_values=images).pooler_output) < 1e-5
-    assert gap(network(images), theirs(images)) > 0.1
+    images = some(64, 64)
+    ours, of_timm = (vitrail.convert(each, preprocessing=READS).network for each in (twin, theirs))
+    for network in (ours, of_timm):
+        assert gap(tokens(network, images), theirs.forward_features(images)) < 1e-5
+    assert gap(tokens(ours, images), tokens(of_timm, images)) < 1e-5
+    assert gap(ours(images), twin(pixel_values=images).pooler_output) < 1e-5
+    assert gap(of_timm(images), theirs(images)) < 1e-5
+    assert gap(ours(images)[:, :48], of_timm.pool(tokens(of_timm, images), 5)) > 0.1
 
 
 @torch.no_grad()
