@@ -310,7 +310,7 @@ def prove(converted: Converted, family: Family, module: nn.Module, redrawn: bool
     if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         module = copy.deepcopy(module).float()
     (rows, columns), (height, width) = config.grid, config.patch
-    other = max(1, rows // 2) * height, (columns + 1) * width  # half the work; one side shorter, one longer
+    other = max(2, rows // 3) * height, (columns + 1) * width  # a third of the work; one side shorter, one longer
     size = other if redrawn and family.at_size(module, other) else config.image
     images = torch.randn(len(LOUDNESS), config.channels, *size, generator=torch.Generator().manual_seed(SEED))
     images = (images * torch.tensor(LOUDNESS)[:, None, None, None]).to(device)
