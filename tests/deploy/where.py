@@ -41,6 +41,7 @@ KINDS = {  # in every run of the tests
     "transformers CLIP classifier": Where(f"CLIP{CLASSIFIES}"),
     "transformers SigLIP classifier": Where(f"Siglip{CLASSIFIES}"),
     "transformers MAE": Where("ViTModel", timm=False),
+    "transformers DINOv3 giant": Where(None, timm=False),
     "torchvision": Where(f"ViT{CLASSIFIES}"),
 }
 MORE = {  # rows that differ little from those above: in the long tests
@@ -59,6 +60,12 @@ MORE = {  # rows that differ little from those above: in the long tests
     "transformers DeiTForImageClassificationWithTeacher": Where(f"DeiT{CLASSIFIES}WithTeacher", timm=False),
     "transformers CLIPModel": Where("CLIPVisionModelWithProjection"),
     "Google google-research/vision_transformer": Where(f"ViT{CLASSIFIES}"),
+    "transformers DINOv3": Where(None, timm=False),
+    "transformers DINOv3 without registers, non-square image": Where(None, timm=False),
+    "transformers DINOv3 without biases": Where(None, timm=False),
+    "transformers AIMv2": Where(None, timm=False),
+    "transformers AIMv2 with biases": Where(None, timm=False),
+    "transformers AIMv2 without head": Where(None, timm=False),
 }
 
 

@@ -202,7 +202,7 @@ def test_the_twins_of_timm_and_transformers_have_the_same_tokens(biased: bool) -
     assert gap(tokens(ours, images), tokens(of_timm, images)) < 1e-5
     assert gap(ours(images), twin(pixel_values=images).pooler_output) < 1e-5
     assert gap(of_timm(images), theirs(images)) < 1e-5
-    assert gap(ours(images)[:, :48], of_timm.pool(tokens(of_timm, images), 5)) > 0.1
+    assert gap(ours(images), of_timm.pool(tokens(of_timm, images), 5)) > 0.1
 
 
 @torch.no_grad()

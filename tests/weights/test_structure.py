@@ -20,6 +20,7 @@ from vitrail.model import Model
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 56, "num_classes": 5}
 OFTEN = ("timm Ti/16", "timm DINOv2 with registers", "timm CLIP", "transformers ViT", "transformers DINOv2 classifier")
+OF_NEW = ("transformers DINOv3", "transformers AIMv2")
 NUMBERS = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_channels", "num_register_tokens", "mlp_ratio")
 
 
@@ -49,7 +50,7 @@ def groups(names: list[str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak)
+        pytest.param(name, marks=() if name in OFTEN + OF_NEW else pytest.mark.soak)
         for name in ROWS
         if name.startswith(("timm", "transformers"))
     ],

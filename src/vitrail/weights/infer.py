@@ -33,11 +33,7 @@ from vitrail.weights.rotations import PUBLISHED, UNSTATED
 PATCHES = "patch_embed.proj.weight"
 PERIODS, COARSE, EXACT = "rotary.periods", 2.0**-8, 1e-6  # and the rounding of bf16, and of fp32, relative
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
-PARTS = {
-    "patch_embed.norm_patches.weight": ("embedding", "normed"),
-    "patch_embed.norm.weight": ("embedding", "rms"),
-    "norm_pre.weight": ("embed_norm", "layer"),
-}
+PARTS = {"patch_embed.norm_patches.weight": ("embedding", "normed"), "norm_pre.weight": ("embed_norm", "layer")}
 KEYLESS = "no_key_bias", "attended_norm"  # attention whose keys have no bias
 NORMED = {"": "", "layer": "qk_norm", "rms": "qk_rms_norm"}
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors

@@ -52,7 +52,7 @@ DINOV3 |= {"layer_norm_eps": 1e-5, "query_bias": True, "key_bias": False, "value
 DINOV3 |= {"use_gated_mlp": False, "rope_theta": 100.0}
 AIMV2: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 24, "patch_size": 14}
 AIMV2 |= {"intermediate_size": 2816, "hidden_act": "silu", "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False}
-AIMV2 |= {"is_native": False}
+AIMV2 |= {"is_native": False, "use_head": True}
 MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaults that differ from these
     "vit": VIT,
     "deit": VIT,
@@ -122,8 +122,9 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     if aimv2:
         if vision["is_native"]:
             problem = "its configuration states is_native: positions that are made anew for every image size"
-            raise DataError(problem, "an AIMv2 of a fixed image size, such as hf:apple/aimv2-large-patch14-224")
+            raise DataError(problem, "an AIMv2 of a fixed image size, such as hf:apple/aimv2-large-patch14-224-lit")
         facts |= {"out_bias": facts["qkv_bias"], "norm_eps": vision["rms_norm_eps"]}
+        facts |= {"pooling": "attention_alone"} if vision["use_head"] else {}
     if model == "deit":
         facts["distillation_token"] = TEACHER in saved
     if not (clip or siglip or aimv2):  # of which the tensors show it
@@ -171,7 +172,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
         return {"rotary": Rotary(), "parts": {"attention": "no_key_bias"} if queries and not keys else {}}
     if "rms_norm1" in ends:
         pooling = {"pooling": "attention_alone"} if "cls_token" in ends else {}
-        return {"parts": {"norm": "rms", **pooling}, "projection": "visual_projection" in ends}
+        return {"parts": {"norm": "rms", "embedding": "rms", **pooling}, "projection": "visual_projection" in ends}
     if not ends & {"class_embedding", "probe"}:
         return {}
     pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
