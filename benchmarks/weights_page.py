@@ -79,6 +79,10 @@ OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks tha
         lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED)),
         "timm (`swin_tiny_patch4_window7_224` ...), transformers (`SwinModel`), torchvision (`swin_t` ...)",
     ),
+    "BEiT": (
+        lambda: timm.create_model("beit_base_patch16_224", **SMALL),
+        "timm (`beit_base_patch16_224` and its sizes), transformers (`BeitModel`)",
+    ),
     "NaFlex": (
         lambda: timm.create_model("naflexvit_base_patch16_gap", embed_dim=48, depth=2, num_heads=3),
         "timm (`naflexvit_base_patch16_gap` ...)",

@@ -27,11 +27,11 @@ from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
 from vitrail.weights.assume import STATISTICS, Contradiction, assume_words, check_assume, check_names, hint_for
 from vitrail.weights.convert import Converted
-from vitrail.weights.files import open_weights
+from vitrail.weights.files import read_weights
+from vitrail.weights.inside import left_out_words
 from vitrail.weights.names import FoundWeights, find_weights
 from vitrail.weights.published import KnownWeights, distinguish, find_known, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
-from vitrail.weights.unpickle import TEACHER
 
 IMAGENET = 1000  # classes
 UNREADABLE = Hint(text="the files as published on their hub", python="preprocessing=, how images are prepared")
@@ -88,19 +88,14 @@ class Origin:
 def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights of this name, and whether they are known; see `vitrail.load` for errors."""
     stated, found = check_assume(assume), find_weights(name)
-    weights, rest = open_weights(found.weights), _of_network(stated)
-    rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
+    tensors, rest = read_weights(found.weights), _of_network(stated)
     with _one_line(found):
         try:
-            facts, any_head = {**rule, **rest}, "classes" in stated
-            converted = conversion.from_tensors(weights.tensors, facts, str(name), found.config, any_head)
+            converted = conversion.from_tensors(tensors, rest, str(name), found.config, "classes" in stated)
         except Contradiction as error:
             if rest.keys() & error.names:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
-        if weights.average:
-            average = f"{weights.average}, a moving average that the checkpoint contains beside its weights"
-            converted = replace(converted, changed={"weights": average})
         return _origin(found, converted, stated)
 
 
@@ -150,6 +145,7 @@ def convert(
     """
     module, stated = conversion.unwrap(module), check_assume(assume)
     converted = conversion.convert_network(module, _of_network(stated))
+    module = module.get_submodule(converted.path)
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
@@ -190,7 +186,7 @@ def model_of(
             "trained_with": _trained_with(row, reads) if row else "",
             "class_names": named,
             "assumed": "" if origin.row else "; ".join(assumed),
-            "left_out": ", ".join(converted.skipped),
+            "left_out": left_out_words(converted.skipped),
             "unpickled": found.facts.get("unpickled"),
             "configuration": found.facts.get("configuration"),
             BORROWS: bool(origin.below and origin.below.classes),
@@ -228,7 +224,7 @@ def show_weights(
         "origin": origin.found.origin,
         "family": converted.family,
         "tensors": len(converted.used),
-        "left_out": ", ".join(f"{tensor} ({why})" for tensor, why in converted.skipped.items()),
+        "left_out": left_out_words(converted.skipped),
         "assumed": assumed if reads else model.facts.get("assumed", assumed),
         **known_of(model),
     }

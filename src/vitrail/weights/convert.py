@@ -6,6 +6,7 @@ converted = from_tensors(tensors, assume, where)    tensors of a file, and what 
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, counted, located, raised_as, some_of
@@ -30,13 +32,13 @@ from vitrail.weights.family import (
     Facts,
     Family,
     instead_of,
-    is_of,
     rename,
     rename_heads,
     why_not,
 )
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
+from vitrail.weights.inside import Inside, find_inside, networks_in
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
 from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.timm import TIMM
@@ -68,7 +70,8 @@ class Converted:
         used: Names of the foreign tensors that are ours now, and our names of them.
         skipped: Names of those that the logits do not depend on, with why.
         assumed: What nobody stated and was assumed, in sentences.
-        changed: What differs from the source, by name: a `head` that was made anew.
+        changed: What differs from the source, by name: a `head` that was made anew, `weights` that are one of several.
+        path: Of the network in the live module, as torch names it.
         gap: The largest difference of the logits, relative to the largest logit; None without a live network.
     """
 
@@ -80,6 +83,7 @@ class Converted:
     assumed: tuple[str, ...]
     gap: float | None = None
     changed: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
 
     @cached_property
     def digest(self) -> str:
@@ -93,13 +97,7 @@ def family_of(names: Sequence[str]) -> Family:
     Raises:
         DataError: If it is none of the known, or more than one.
     """
-    found = [family for family in FAMILIES if is_of(family, names)]
-    if len(found) != 1:
-        known = ", ".join(family.name for family in FAMILIES)
-        those = "of several families at once" if found else "of no family known here"
-        problem = f"its tensors are {those}: {some_of(sorted(names), 3)}"
-        raise DataError(problem, f"the weights of a ViT of {known}; {ELSE}")
-    return found[0]
+    return find_inside(FAMILIES, dict.fromkeys(names, torch.empty(0))).family
 
 
 def from_tensors(
@@ -127,19 +125,21 @@ def from_tensors(
     with located(f"{where}{kind}"):
         if why := why_not(named, tensors):
             raise DataError(f"it has {why}, so it is not a plain ViT", instead_of(why))
-        family = family_of(list(tensors))
+        inside = find_inside(FAMILIES, tensors, assume.get("prefix"))
+        family = inside.family
         stated = None if config is None else family.of_config(config)
         if config is not None and stated is None:
             problem = f"the tensors have the names of {family.name}, which that is not"
             raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     stated = {name: value for name, value in (stated or {}).items() if not (any_head and name in HEAD)}
     with located(where):
-        return _convert(family, tensors, assume, stated, where)
+        return _convert(inside, {**inside.facts, **assume}, stated, where, any_head)
 
 
-def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
-    tensors = rename_heads(family, family.unstacked(tensors))
-    names = rename(family, tensors)
+def _convert(inside: Inside, assume: Facts, stated: Facts, where: str, any_head: bool = False) -> Converted:
+    family = inside.family
+    tensors = rename_heads(family, family.unstacked(inside.tensors))
+    names = rename(family, tensors, any_head)
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
     shown = family.of_tensors(tensors)
     known = {**shown, **beside, **assume}
@@ -158,7 +158,9 @@ def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, state
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
     if "rotary" in shown and known["rotary"] is shown["rotary"]:
         assumed.append(f"rotary positions of base {known['rotary'].base:g}, as published")
-    return Converted(network, family.name, known, names.used, names.skipped, tuple(assumed))
+    used, skipped = ({inside.names.get(n, n): to for n, to in each.items()} for each in (names.used, names.skipped))
+    said = (*inside.assumed, *assumed)
+    return Converted(network, family.name, known, used, {**skipped, **inside.beside}, said, changed=inside.changed)
 
 
 def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted:
@@ -177,41 +179,91 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
         raise UsageError(f"module must be a live network, got {type(module).__name__}", f"vitrail.load({called})")
     where, tensors = type(module).__name__, module.state_dict()
     name = f"{type(module).__module__}.{where}"
-    if others := [key for key, value in tensors.items() if not isinstance(value, Tensor)]:
-        problem = f"{name} contains {others[0]}, which is not a tensor: it is quantised or has other extra state"
-        raise UsageError(problem, "the network before it was quantised")
-    if any(tensor.is_meta for tensor in tensors.values()):
-        problem = f"{name} is on the meta device, where tensors have no values to convert"
-        raise UsageError(problem, "module.load_state_dict(tensors, assign=True) first, with tensors that have values")
-    published: Any = getattr(module, "pretrained_cfg", None)
-    architecture = published.get("architecture") if isinstance(published, Mapping) else None
-    if why := why_not(architecture or where, tensors):
-        raise UsageError(f"{name} has {why}, so it is not a plain ViT", instead_of(why))
-    for family in FAMILIES:
-        problem = f"{name} differs from a plain ViT of {family.name}"
-        with raised_as(UsageError, problem, f"its state dict as a file; {ELSE}", OTHER):
-            facts = family.of_module(module)
-        if facts is not None and is_of(family, list(tensors)):
-            break
-    else:
-        known = ", ".join(family.name for family in FAMILIES)
-        raise UsageError(f"{name} is not a plain ViT of {known}", f"one of these, as a live module; {ELSE}")
+    path, family, facts = _find_live(module, name)
+    inner = f"{path}." * bool(path)
+    for key, value in tensors.items():
+        if not key.startswith(inner):
+            continue
+        if not isinstance(value, Tensor):
+            problem = f"{name} contains {key}, which is not a tensor: it is quantised or has other extra state"
+            raise UsageError(problem, "the network before it was quantised")
+        if is_lazy(value):
+            problem = f"{name} contains {key}, which has no shape before the first images"
+            raise UsageError(problem, f"{where}(images) once before it is converted, or a layer with its size")
+        if value.is_meta:
+            problem, filled = f"{name} is on the meta device", "module.load_state_dict(tensors, assign=True) first"
+            raise UsageError(f"{problem}, where tensors have no values to convert", f"{filled}, with such that have")
 
     def taken_over(tensors: Mapping[str, Tensor]) -> Converted:
         with located(where):
-            return _convert(family, tensors, {**facts, **(assume or {})}, {}, where)
+            inside = find_inside((family,), tensors, path or None)
+            return replace(_convert(inside, {**facts, **(assume or {})}, {}, where), path=path)
 
-    converted, _ = prove(taken_over({key: value.clone() for key, value in _values(module).items()}), family, module)
-    for loud in LOUDER:  # a fresh head or LayerScale hides whatever is wrong behind it
-        drawn = redraw(module, converted.used, loud)
-        if prove(taken_over(_values(drawn)), family, drawn, redrawn=True)[1] >= QUIET:
-            return converted
+    def answer(live: nn.Module, images: Tensor) -> Tensor:
+        with suppress(NotImplementedError):  # what only holds a network need not answer itself
+            return live(images)
+        return family.logits(live.get_submodule(path), images)
+
+    peer = replace(family, logits=answer, at_size=lambda live, size: False) if path else family
+    converted = taken_over({key: value.clone() for key, value in _values(module).items()})
+    try:
+        converted, _ = prove(converted, peer, module)
+        for loud in LOUDER:  # a fresh head or LayerScale hides whatever is wrong behind it
+            drawn = redraw(module, converted.used, loud)
+            if prove(taken_over(_values(drawn)), peer, drawn, redrawn=True)[1] >= QUIET:
+                return converted
+    except DataError as error:
+        if not path:
+            raise
+        raise DataError(error.problem, f"vitrail.convert({_word(path)}), the network in it") from error
     problem = f"{where} gives the same logits whatever the image or the positions, also with random, loud weights"
     raise DataError(f"{problem}, which proves nothing", "a plain ViT; docs/weights.md lists what opens")
 
 
 def _values(module: nn.Module) -> Mapping[str, Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    found = {name: each for name, each in module.state_dict().items() if isinstance(each, Tensor) and not is_lazy(each)}
+    return {name: tensor.detach().cpu() for name, tensor in found.items()}
+
+
+def _word(path: str) -> str:
+    """A module inside of `module`, as Python names it."""
+    named = all(part.isidentifier() for part in path.split("."))
+    return f"module.{path}" if named else f"module.get_submodule({path!r})"
+
+
+def _find_live(module: nn.Module, name: str) -> tuple[str, Family, Facts]:
+    """The path of the only network in a live module, its family and what it states; the module itself has none.
+
+    Raises:
+        UsageError: There is none, or there are several; names them.
+    """
+    found: dict[str, tuple[Family, Facts]] = {}
+    refused = ""
+    for path, part in module.named_modules():
+        if any(not each or path.startswith(f"{each}.") for each in found):
+            continue
+        published: Any = getattr(part, "pretrained_cfg", None)
+        architecture = published.get("architecture") if isinstance(published, Mapping) else None
+        if why := why_not(architecture or type(part).__name__, part.state_dict() if architecture or not path else ()):
+            refused = refused or why
+            continue
+        for family in FAMILIES:
+            problem = f"{name} differs from a plain ViT of {family.name}"
+            with raised_as(UsageError, problem, f"its state dict as a file; {ELSE}", OTHER):
+                facts = family.of_module(part)
+            if facts is not None and networks_in((family,), part.state_dict()):
+                found[path] = family, facts
+                break
+    if len(found) == 1:
+        return next((path, *both) for path, both in found.items())
+    if found:
+        first, *rest = (_word(path) for path in found)
+        problem = f"{name} contains several networks: {some_of([first, *rest], 5)}"
+        raise UsageError(problem, f"vitrail.convert({first}), or another")
+    if refused:
+        raise UsageError(f"{name} has {refused}, so it is not a plain ViT", instead_of(refused))
+    known = ", ".join(family.name for family in FAMILIES)
+    raise UsageError(f"{name} is not a plain ViT of {known}", f"one of these, as a live module; {ELSE}")
 
 
 @torch.no_grad()

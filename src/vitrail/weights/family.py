@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, counted, some_of
+from vitrail.errors import DataError, Hint, counted, some_of
 from vitrail.nn.blocks import ACTIVATIONS
 from vitrail.nn.embedding import Size
 
@@ -28,6 +28,10 @@ Facts = Mapping[str, Any]  # what is stated of a network: fields of ViTConfig, `
 HEADS = "head.*", "head_dist.*"  # ours
 WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, of many devices or averages, Lightning's
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
+BESIDE = {  # regular expressions of what trainings keep beside a network, with why it is left out
+    COUNT: "counts what was averaged",
+    r"(criterion|(\w+_)?loss(es|_\w+)?|(\w+_)?metrics?|(train|val|valid|test)_\w+)\..+": "of a loss or a metric",
+}
 
 
 def stack_tensors(theirs: Sequence[Tensor]) -> Tensor:
@@ -136,16 +140,15 @@ def strip_prefixes(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, s
     return found
 
 
-def is_of(family: Family, names: Sequence[str]) -> bool:
-    """Whether a family has tensors of these names."""
-    short = [_short(name, family.prefixes) for name in names]
-    return any(pattern(mark, ".*").fullmatch(name) for mark in family.marks for name in short)
-
-
 def _short(name: str, prefixes: Sequence[str]) -> str:
     for prefix in (*WRAPPERS, *prefixes):
         name = name.removeprefix(prefix)
     return name
+
+
+def head_fronts(family: Family) -> tuple[str, ...]:
+    """What the names of its heads begin with, a dot behind."""
+    return tuple(rule.theirs[0].partition(".")[0] + "." for rule in family.rules if rule.ours in HEADS)
 
 
 def rename_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -168,19 +171,21 @@ def rename_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, 
     return found
 
 
-def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
+def rename(family: Family, tensors: Mapping[str, Tensor], any_head: bool = False) -> Renamed:
     """The tensors of a family under our names.
 
     Args:
         family: The one of the tensors.
         tensors: By their names.
+        any_head: Whether a head that is unknown is left out, since it is replaced or not wanted.
 
     Raises:
         DataError: If a tensor is unknown, or one of those that make one of ours is missing; lists them.
     """
     names, skipped = strip_prefixes(list(tensors), family.prefixes), dict[str, str]()
-    for text, why in {**family.idle, **family.unread(names.keys()), COUNT: "counts what was averaged"}.items():
-        skipped |= {short: why for short in names if pattern(text, ".*").fullmatch(short)}
+    known = {pattern(text, ".*"): why for text, why in {**family.idle, **family.unread(names.keys())}.items()}
+    for idle, why in {**{re.compile(text): why for text, why in BESIDE.items()}, **known}.items():
+        skipped |= {short: why for short, full in names.items() if idle.fullmatch(short) or idle.fullmatch(full)}
     skipped = {names.pop(short): why for short, why in skipped.items()}
     found: Tensors = {}
     used: dict[str, str] = {}
@@ -198,11 +203,19 @@ def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
             used |= dict.fromkeys(theirs, ours)
     if wanting := [why for ours, why in lost.items() if ours not in found]:
         raise DataError(wanting[0], "the whole file")
-    left = [full for short, full in names.items() if short not in used]
-    if left:
-        these = counted(len(left), "tensor does", "tensors do")
-        problem = f"{these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
-        raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
+    left = {short: full for short, full in names.items() if short not in used}
+    heads = {
+        full: "of the head, which is not read" for short, full in left.items() if short.startswith(head_fronts(family))
+    }
+    skipped |= heads if any_head else {}
+    if left and not (any_head and len(heads) == len(left)):
+        these, hint = counted(len(left), "tensor does", "tensors do"), Hint(text=f"the weights of a plain ViT; {ELSE}")
+        if len(heads) == len(left):  # of several layers
+            live = f"module.{min(left).partition('.')[0]} = torch.nn.Identity(), for features"
+            hint = Hint(
+                {"assume": {"classes": 0}}, text="for features", python=f"{live}; of a file assume={{'classes': 0}}"
+            )
+        raise DataError(f"{these} not belong to a plain ViT of {family.name}: {some_of([*left.values()], 5)}", hint)
     return Renamed(found, {names[short]: ours for short, ours in used.items()}, skipped)
 
 
@@ -257,7 +270,7 @@ SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 # Transformers for images that are no plain ViT, and why
 ELSE = "docs/weights.md lists what opens, and what to use for the rest"
 ROTARY, LEARNT, WINDOWS = "rotary positions of another kind", "rotary positions that are learnt", "windows"
-NORMS, GROUPS = "norms behind its branches", "fewer keys than queries"
+NORMS, GROUPS, RELATIVE = "norms behind its branches", "fewer keys than queries", "relative position bias"
 SEQUENCES, CONVOLUTIONS = "patches in sequences of any length", "convolutions in the place of attention"
 USE = {  # where a network of the same name opens
     SEQUENCES: "one of a fixed image size, such as hf:google/siglip2-base-patch16-224",
@@ -272,12 +285,14 @@ NETWORKS = {  # part of the name that a library gives a network, or its class
     r"sapiens": GROUPS,
     r"(?<![a-z])rope(?![a-z]|_(reg|ape|224))": ROTARY,
     r"swin|samvit": WINDOWS,
+    r"beit|data2vec|relpos": RELATIVE,
     r"naflex|siglip2": SEQUENCES,
 }
 TENSORS = {  # part of the name of a tensor
     r"(^|\.)rope\.freqs$": LEARNT,
     r"(^|[._])rope([._](?!embeddings\.|embed\.periods$)|$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
-    r"relative_position_bias_table": WINDOWS,
+    r"(layers|features|stages)\.\d+\.(blocks\.)?\d+\..*relative_position_bias_table": WINDOWS,
+    r"relative_position_bias|(^|\.)rel_pos": RELATIVE,
 }
 
 
@@ -287,10 +302,12 @@ def why_not(network: object, tensors: Collection[str] = ()) -> str:
     for part, why in NETWORKS.items():
         if re.search(part, name):
             return why
+    if found := next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), ""):
+        return found
     lacking = not any(each.endswith(("cls_token", "attn.qkv.bias")) for each in names)
     if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
         return "norms that may follow its parts, as in timm's vit_*_rpn_*, which nothing beside the tensors shows"
-    return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), "")
+    return ""
 
 
 def instead_of(why: str) -> str:

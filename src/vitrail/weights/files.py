@@ -19,12 +19,11 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
 from vitrail.errors import DataError, counted, raised_as, remove, some_of
@@ -78,20 +77,8 @@ def check_finite_tensors(tensors: Tensors, hint: str) -> None:
         raise DataError(f"{these} NaN or infinity: {some_of(bad, 5)}", hint)
 
 
-class Weights(NamedTuple):
-    """Tensors by name; `average` is their key in a checkpoint where they are an average beside its weights."""
-
-    tensors: Tensors
-    average: str = ""
-
-
 def read_weights(path: Path) -> Tensors:
-    """The tensors of a file, or of all files that an index lists; see `open_weights`."""
-    return open_weights(path).tensors
-
-
-def open_weights(path: Path) -> Weights:
-    """The content of a weights file, or of all files that an index lists.
+    """The tensors of a weights file, or of all files that an index lists.
 
     Args:
         path: A weights file, by its suffix, else by its first bytes.
@@ -111,10 +98,10 @@ def open_weights(path: Path) -> Weights:
     # of an untrusted file numpy, zipfile, zlib and JSON raise whatever they like
     with raised_as(DataError, f"{path} cannot be read", another_copy(path), Exception):
         if kind == INDEX:
-            return Weights(_of_index(path))
+            return _of_index(path)
         if kind == SAFE:
-            return Weights(read_tensors(path, another_copy(path)))
-        return Weights(_of_arrays(path)) if kind == ARRAYS else _of_pickle(path)
+            return read_tensors(path, another_copy(path))
+        return _of_arrays(path) if kind == ARRAYS else _of_pickle(path)
 
 
 def _of_index(path: Path) -> Tensors:
@@ -177,13 +164,13 @@ def cache_dir() -> Path:
     return user_cache() / "unpickled"
 
 
-def _of_pickle(path: Path) -> Weights:
+def _of_pickle(path: Path) -> Tensors:
     """The tensors of a pickle, by way of a safetensors file that a separate process makes once."""
     folder = cache_dir()
     cached = folder / f"{sha256_of(path)}{SAFE}"
     if cached.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged
-            return _read_unpickled(cached)
+            return read_tensors(cached, remove(cached))
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     size = path.stat().st_size
@@ -199,13 +186,7 @@ def _of_pickle(path: Path) -> Weights:
             why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
             raise DataError(f"{path} is not a plain state dict ({why[:200]})", hint)
-        found = _read_unpickled(made)
+        found = read_tensors(made, remove(made))
         with contextlib.suppress(OSError):
             os.replace(made, cached)
     return found
-
-
-def _read_unpickled(file: Path) -> Weights:
-    tensors = read_tensors(file, remove(file))
-    with safe_open(file, "pt") as opened:
-        return Weights(tensors, (opened.metadata() or {}).get("taken", ""))

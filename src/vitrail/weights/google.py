@@ -72,7 +72,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
 
 GOOGLE = Family(
     name="Google's .npz",
-    marks=("Transformer/encoderblock*/LayerNorm_0/scale",),
+    marks=("Transformer/encoderblock/LayerNorm_0/scale", "Transformer/encoderblock_#/LayerNorm_0/scale"),
     rules=(
         NameRule("cls_token", ("cls",)),
         NameRule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),

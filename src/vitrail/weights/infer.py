@@ -115,6 +115,10 @@ def _read_shapes(found: Tensors, assume: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(problem, hint_for({"distillation_token": True}))
     if "dist_token" in found and not pooled:
         found["reg_token"] = found.pop("dist_token")
+    for name in [name for name in ("head.weight", "head_dist.weight") if name in found]:
+        if found[name].ndim != 2 or not found[name].numel():
+            problem = f"its head, {name}, has the shape {tuple(found[name].shape)}, which gives no outputs"
+            raise DataError(problem, "(outputs, width); or a file without its head, for features")
     classes = found["head.weight"].shape[0] if "head.weight" in found else 0
     return {
         "patch_size": tuple(patch),

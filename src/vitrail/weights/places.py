@@ -20,7 +20,8 @@ from vitrail.io import read_json, resume_command
 SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
 ONNX = ".onnx"  # of an export, which is no weights
 CONTRACT = b"\x0a\x07vitrail\x12"  # before what stands in its metadata under the key `vitrail`
-PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
+TAR = ".tar"  # of torch's files by custom; of an archive as well
+PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", TAR
 SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 BESIDE = (CONFIG, PREPROCESSOR, "processor_config.json")  # the last of images and texts, as transformers 5 writes it
@@ -52,7 +53,7 @@ def weights_in(folder: Path) -> Path | None:
 def suffix_of(path: Path) -> str:
     """The suffix for what is in a weights file: that of its name, else by its first bytes; empty for any other file."""
     named = [suffix for suffix in SUFFIXES if path.name.endswith(suffix)]
-    if named or not path.is_file():
+    if not path.is_file() or (named and not path.name.endswith(TAR)):
         return max(named, key=len, default="")
     with contextlib.suppress(OSError), path.open("rb") as file:
         first = file.read(9)
@@ -211,6 +212,10 @@ def not_a_model(path: Path) -> DataError:
     """The error for a path at which neither a model is nor weights are."""
     around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
     if path.is_file():
+        with path.open("rb") as file:
+            if file.read(512)[257:262] == b"ustar":
+                problem = f"{path} is an archive of files, and no checkpoint of torch"
+                return DataError(problem, f"tar -tf {shlex.quote(str(path))}  # the file in it, after tar -xf")
         problem = f"{path} is neither a folder nor a weights file"
         return DataError(problem, around or "the path of a .safetensors, .npz, .pth or .onnx file")
     if (path / "config.yaml").is_file():

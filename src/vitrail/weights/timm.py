@@ -5,6 +5,7 @@ DINOv3, EUPE, LingBot, Perception Encoder and RoPE-ViT. Our names are timm's, so
 DINO, DINOv2, DINOv3 and MAE as their labs publish them have the same names but for the last rows.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
+from vitrail.nn import SIZES
 from vitrail.nn.embedding import Size
 from vitrail.nn.rotary import Rotary
 from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, rename_rules
@@ -36,6 +38,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields 
 }
 CROP = 0.875  # crop_pct where none is stated
 EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
+MOCO = "base_encoder.", "momentum_encoder."  # of MoCo v3
 PLAIN, EVA = ("VisionTransformer", "VisionTransformerDistilled"), "Eva"
 FLAT = {"token": "class", "avg": "mean"}
 POOLS = {**FLAT, "map": "attention"}
@@ -107,7 +110,10 @@ def at_size(module: nn.Module, size: Size) -> bool:
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
-    """What the labs' own files of DINOv2 and DINOv3 show, and that a network may have rotary positions."""
+    """What the labs' own files of DINOv2, DINOv3 and MoCo v3 show, and that a network may have rotary positions."""
+    fixed = [tensors[name] for each in MOCO if (name := f"{each}pos_embed") in tensors]
+    if fixed and fixed[0].ndim == 3 and fixed[0].shape[2] == SIZES["S"][0] and not fixed[0][:, :1].any():
+        return {"heads": 12}  # in MoCo's ViT-S, of sines and cosines; all others have 6
     lasts = {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()}
     if "storage_tokens" in lasts:
         rotary, norm_eps = PUBLISHED["dinov3"]
@@ -138,6 +144,19 @@ def without_masks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
                 raise DataError(f"{name} masks other numbers than the bias of keys", "the file as its lab published it")
             front, each = name.removesuffix("qkv.bias_mask"), found.pop(bias).chunk(3)
             found |= {f"{front}q_bias": each[0], f"{front}v_bias": each[2]}
+    return found
+
+
+def join_chunks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without masks, and without the chunks of blocks in DINOv2's training: `blocks.1.6` is block 6.
+
+    Raises:
+        DataError: Two would be one block.
+    """
+    plain = without_masks(tensors)
+    found = {re.sub(r"(^|\.)blocks\.\d+\.(\d+)\.", r"\1blocks.\2.", name): each for name, each in plain.items()}
+    if len(found) < len(plain):
+        raise DataError("two chunks have a block of the same number", "a file of one network")
     return found
 
 
@@ -277,7 +296,7 @@ PACKED = {  # of which theirs are several; a bias of queries and values has none
 }
 TIMM = Family(
     name="timm",
-    marks=("blocks.0.attn.qkv.weight", "blocks.0.attn.q_proj.weight"),
+    marks=("blocks.0.attn.qkv.weight", "blocks.0.0.attn.qkv.weight", "blocks.0.attn.q_proj.weight"),
     rules=(
         *rename_rules(OUTSIDE),
         *rename_rules(INSIDE, "blocks.#"),
@@ -289,14 +308,15 @@ TIMM = Family(
         NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), write=_queries_alone),
     ),
     idle={
-        "mask_token": "stands for hidden patches in pre-training",
+        **dict.fromkeys(("mask_token", "masked_embed"), "stands for hidden patches in pre-training"),
         "decoder*": "the decoder of a masked autoencoder",
         "head.mlp*": "the head of self-distillation",
         "head.last_layer*": "the head of self-distillation",
         "local_cls_norm*": "of small crops in pre-training",
+        **dict.fromkeys((f"{each}head.#.*" for each in MOCO), "the projection of contrastive learning"),
     },
-    unstacked=without_masks,
-    prefixes=("backbone.", "visual.trunk."),
+    prefixes=MOCO,
+    unstacked=join_chunks,
     assumed={"norm_eps": EPSILON, "activation": "gelu", "position_resize": "timm"},
     of_tensors=of_tensors,
     of_module=of_module,

@@ -241,11 +241,13 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
 TRANSFORMERS = Family(
     name="transformers",
     marks=(
-        "*.layernorm_before.weight",
+        "encoder.layer.#.layernorm_before.weight",
+        "layers.#.layernorm_before.weight",
         "encoder.layer.#.layer_scale1.lambda1",
         "encoder.layers.#.self_attn.q_proj.weight",
         "encoder.layers.#.rms_norm1.weight",
         "layer.#.layer_scale1.lambda1",
+        "model.layer.#.layer_scale1.lambda1",
     ),
     rules=RULES,
     idle={

@@ -12,22 +12,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-AVERAGES = ("state_dict_ema", "model_ema", "ema")  # over training, which stand beside the weights; taken as timm does
-TEACHER = "teacher of a student"  # DINO's, and of its descendants: an average of the student beside it
-INSIDE = (*AVERAGES, "state_dict", "model", "teacher", "model_state_dict", "network")  # where tensors are
 MOST = 4  # times the size of the file: tensors that share memory are written one by one
 SLACK = 2**20  # bytes
 
 
-def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
-    """The tensors by name of a state dict, or of one in a checkpoint, and its name there; at most so many bytes."""
+def states_in(content: Any, front: str, found: dict[str, Any], seen: set[int]) -> None:
+    """Add the states of a checkpoint, which have kernels or maps by name, by where they are: such as `model.`."""
+    if not isinstance(content, Mapping) or id(content) in seen or not all(type(name) is str for name in content):
+        return
+    seen.add(id(content))
+    if any("." in name and getattr(value, "ndim", 0) > 1 for name, value in content.items()):
+        found[front] = content
+    for name, value in content.items():
+        states_in(value, f"{front}{name}.", found, seen)
+
+
+def tensors_of(content: Any, most: int) -> dict[str, Any]:
+    """The tensors by name of a state dict, or of the only one in a checkpoint; at most so many bytes.
+
+    Where there are several, such as an average beside the weights, each name stands behind where it is.
+    """
     import torch
 
-    taken = ""
-    for key in INSIDE:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            name = TEACHER if key == "teacher" and "student" in content else key
-            taken, content = taken or name, content[key]
+    states: dict[str, Any] = {}
+    states_in(content, "", states, set())
+    if len(states) > 1:
+        each = ((front + name, value) for front, state in states.items() for name, value in state.items())
+        content = {name: value for name, value in each if isinstance(value, torch.Tensor)}
+    elif states:
+        (content,) = states.values()
     if not isinstance(content, Mapping):
         raise SystemExit(f"it contains {type(content).__name__} instead of tensors by name")
     wrong = [name for name, value in content.items() if type(name) is not str or not isinstance(value, torch.Tensor)]
@@ -39,7 +52,7 @@ def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
         raise SystemExit(f"{len(content) - len(plain)} tensors are sparse, quantized or not on the CPU")
     if sum(value.numel() * value.element_size() for value in content.values()) > most:
         raise SystemExit(f"its tensors have more than {most:,} bytes, but the file has not")
-    return {name: value.detach().clone().contiguous() for name, value in content.items()}, taken
+    return {name: value.detach().clone().contiguous() for name, value in content.items()}
 
 
 def limit(size: int) -> None:
@@ -63,8 +76,7 @@ def unpickle_file(file: str, out: str, size: int) -> None:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
-        tensors, taken = tensors_of(content, MOST * Path(file).stat().st_size + SLACK)
-        save_file(tensors, out, {"taken": taken} if taken in (*AVERAGES, TEACHER) else None)
+        save_file(tensors_of(content, MOST * Path(file).stat().st_size + SLACK), out)
     except Exception as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]
