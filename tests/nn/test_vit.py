@@ -21,6 +21,7 @@ from vitrail.nn import (
     Parts,
     PatchEmbedding,
     Record,
+    Rotary,
     StochasticDepth,
     ViT,
     ViTConfig,
@@ -271,10 +272,10 @@ def must_be_made_once(parts: Parts) -> None:
 
         return make
 
-    config = replace(SMALL, distillation_token=True)
+    config = replace(SMALL, distillation_token=True, rotary=Rotary())
     network = ViT(config, Parts(**{name: watched(name) for name in made}))
     depth = config.depth
-    once = dict.fromkeys(("embedding", "positions", "embed_norm", "last_norm", "pooling"), 1)
+    once = dict.fromkeys(("embedding", "positions", "rotary", "embed_norm", "last_norm", "pooling"), 1)
     each = dict.fromkeys(("attention", "mlp", "activation"), depth)
     assert {name: len(parts) for name, parts in made.items()} == {
         **once,
