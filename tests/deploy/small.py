@@ -10,6 +10,7 @@ import torch
 import vitrail
 from tests.shared_runs import once
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.nn import Rotary
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.classify import Classes
 
@@ -22,7 +23,14 @@ def small_model(output: object = None, task: vitrail.tasks.Task | None = None) -
     """Two blocks, every parameter redrawn, with the loud head that makes answers differ."""
     output = output or Classes(NAMES, calibration=Calibration("select", 60, 1.7, 0.8, (LIMITS,)))
     config = vitrail.ViTConfig(
-        image_size=(24, 32), patch_size=8, width=32, depth=2, heads=2, mlp_dim=64, classes=output.outputs
+        image_size=(24, 32),
+        patch_size=8,
+        width=32,
+        depth=2,
+        heads=2,
+        mlp_dim=64,
+        classes=output.outputs,
+        rotary=Rotary(),
     )
     torch.manual_seed(3)
     network = vitrail.ViT(config)
