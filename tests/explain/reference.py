@@ -10,22 +10,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, Rotary, ViT, ViTConfig
 
 # 3 rows of 5 columns, patches of 4 x 2 pixels: nothing is patch, and 2 heads of 5 are not the width
 PLAIN = ViTConfig(
     image_size=(12, 10), patch_size=(4, 2), channels=2, classes=4, width=12, depth=3, heads=2, head_dim=5, mlp_dim=20
 )
 
-# by pooling and number of prefix tokens
+INDEX = Rotary(coordinates="index", base=9.0, offset=1.0, axes="xy", layout="interleaved")
+
+# by pooling and number of prefix tokens; those of SOME_VARIANTS with several turn their queries and keys
 VARIANTS: dict[str, ViTConfig] = {
     "class-1": PLAIN,
     "class-2-distilled": replace(PLAIN, distillation_token=True),
     "class-5-registers": replace(PLAIN, registers=4),
-    "class-5-distilled": replace(PLAIN, distillation_token=True, registers=3),
+    "class-5-distilled": replace(PLAIN, distillation_token=True, registers=3, rotary=Rotary(base=9.0), head_dim=4),
     "mean-0": replace(PLAIN, pooling="mean", class_token=False),
     "mean-1": replace(PLAIN, pooling="mean"),
-    "mean-2-register": replace(PLAIN, pooling="mean", registers=1),
+    "mean-2-register": replace(PLAIN, pooling="mean", registers=1, rotary=INDEX, head_dim=8),
     "mean-5-distilled": replace(PLAIN, pooling="mean", distillation_token=True, registers=3),
 }
 
@@ -66,6 +68,7 @@ def explicit_run(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor], li
     for block in network.blocks:
         qkv = block.attn.qkv(block.norm1(tokens))
         q, k, v = qkv.unflatten(-1, (3, config.heads, config.head_width)).permute(2, 0, 3, 1, 4)
+        q, k = (turned_one_by_one(each, config, network.grid(images)) for each in (q, k))
         weights = torch.softmax(torch.einsum("bkie,bkje->bkij", q, k) / config.head_width**0.5, dim=-1)
         attentions.append(weights)
         mixed = torch.einsum("bkij,bkje->bike", weights, v).flatten(2)
@@ -73,6 +76,28 @@ def explicit_run(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor], li
         tokens = tokens + block.mlp.fc2(block.mlp.act(block.mlp.fc1(block.norm2(tokens))))
         outputs.append(tokens)
     return explicit_logits(network, tokens), attentions, outputs
+
+
+def turned_one_by_one(vectors: Tensor, config: ViTConfig, grid: tuple[int, int]) -> Tensor:
+    """Queries or keys (b, k, n, e), patch by patch and pair by pair, as complex numbers."""
+    how = config.rotary
+    if how is None:
+        return vectors
+    quarter, turned = config.head_width // 4, [*vectors[:, :, : config.prefix].unbind(2)]
+    for patch in range(grid[0] * grid[1]):
+        places = [*divmod(patch, grid[1])]
+        if how.coordinates == "centred":
+            places = [2 * np.pi * (2 * (at + 0.5 + how.offset) / of - 1) for at, of in zip(places, grid, strict=True)]
+        else:
+            places = [at + how.offset for at in places]
+        ordered = places if how.axes == "ij" else places[::-1]
+        angles = torch.tensor([at * how.base ** (-j / quarter) for at in ordered for j in range(quarter)])
+        one = vectors[:, :, config.prefix + patch]
+        first, second = one.chunk(2, -1) if how.layout == "halves" else (one[..., ::2], one[..., 1::2])
+        pairs = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+        both = [pairs.real, pairs.imag]
+        turned.append(torch.cat(both, -1) if how.layout == "halves" else torch.stack(both, -1).flatten(-2))
+    return torch.stack(turned, dim=2)
 
 
 def explicit_logits(network: ViT, tokens: Tensor) -> Tensor:

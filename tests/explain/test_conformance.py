@@ -136,7 +136,7 @@ def test_float64(method: Method, config: ViTConfig) -> None:
 
 @every_method_and_variant
 def test_no_signal_is_said_for_the_image_that_has_none(method: Method, config: ViTConfig) -> None:
-    network, images = make_network(replace(config, positions="none")), make_images(config, 3)
+    network, images = make_network(replace(config, positions="none", rotary=None)), make_images(config, 3)
     images[1] = 0.5
     attribution = method.function(network, images)
     assert attribution.notes[1] == ("no signal",)

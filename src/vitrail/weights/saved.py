@@ -82,7 +82,6 @@ def timm_misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
     others = [f"{slot} {name}" for slot, name in parts.items() if (slot, name) not in EXPRESSIBLE]
     plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
     reasons = {
-        "rotary positions": config.rotary is not None,
         f"parts of its own ({', '.join(others)})": others,
         "rotary positions": config.rotary is not None,
         "heads that do not make up its width": config.heads * config.head_width != config.width,
