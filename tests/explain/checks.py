@@ -100,7 +100,7 @@ def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
 def maps_roll_with_the_image(package: ModuleType) -> None:
     """T15: without positions, rolling the image by whole patches rolls the map, on a grid that is not square."""
     for config in (VARIANTS[name] for name in SOME_VARIANTS):
-        network = make_network(config.from_dict({**vars(config), "positions": "none"}))
+        network = make_network(config.from_dict({**vars(config), "positions": "none", "rotary": None}))
         images, targets = make_images(config, 4), torch.arange(4)  # a method that cuts at zero leaves nothing of some
         for rows, columns in ((1, 0), (0, 1), (2, 3)):
             rolled = images.roll((rows * config.patch[0], columns * config.patch[1]), dims=(2, 3))
@@ -129,7 +129,7 @@ def values_are_in_raw_units(package: ModuleType) -> None:
 
 def nothing_gives_no_signal(package: ModuleType) -> None:
     """An image of one colour, without positions: every patch is the same, and each method says so."""
-    network = make_network(PLAIN.from_dict({**vars(PLAIN), "positions": "none"}))
+    network = make_network(PLAIN.from_dict({**vars(PLAIN), "positions": "none", "rotary": None}))
     images = make_images(PLAIN, 3)
     images[1] = 0.5
     for method in map(rough, package.METHODS.values()):

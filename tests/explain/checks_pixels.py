@@ -147,7 +147,7 @@ def cams_are_exact(package: ModuleType) -> None:
         tokens = network.embed(images).detach().requires_grad_()
         through = tokens
         for block in network.blocks:
-            through = block(through)
+            through = block(through, rotation=network.rotation(network.grid(images)))
         logits = network.readout(through)
         (gradient,) = torch.autograd.grad(sum(logits[i, target] for i, target in enumerate(TARGETS)), tokens)
         t, g = tokens.detach().numpy()[:, config.prefix :], gradient.numpy()[:, config.prefix :]

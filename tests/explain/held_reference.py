@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from tests.explain.reference import turned_one_by_one
 from vitrail.nn import ViT
 
 
@@ -58,8 +59,10 @@ def embed(network: ViT, images: Tensor) -> Tensor:
     return tokens if network.pos_embed is None else tokens + network.pos_embed
 
 
-def from_tokens(network: ViT, tokens: Tensor, given: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Logits of what enters the first block, and the factors on the way."""
+def from_tokens(
+    network: ViT, tokens: Tensor, given: list[Tensor] | None = None, grid: tuple[int, int] | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits of what enters the first block, and the factors on the way; of the configuration's grid when None."""
     config, factor = network.config, Factors(given)
     inner = config.heads * config.head_width
     for block in network.blocks:
@@ -68,6 +71,7 @@ def from_tokens(network: ViT, tokens: Tensor, given: list[Tensor] | None = None)
             (read @ weight.T + bias).unflatten(-1, (config.heads, -1)).transpose(1, 2)
             for weight, bias in zip(block.attn.qkv.weight.split(inner), block.attn.qkv.bias.split(inner), strict=True)
         )
+        q, k = (turned_one_by_one(each, config, grid or config.grid) for each in (q, k))
         scores = torch.exp(torch.einsum("bkie,bkje->bkij", q, k) / math.sqrt(config.head_width))
         weights = factor(scores / scores.sum(dim=-1, keepdim=True))
         mixed = torch.einsum("bkij,bkje->bike", weights, v).flatten(2)
@@ -87,4 +91,4 @@ def from_tokens(network: ViT, tokens: Tensor, given: list[Tensor] | None = None)
 
 def trace(network: ViT, images: Tensor, given: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
     """Logits of images, and the factors on the way."""
-    return from_tokens(network, embed(network, images), given)
+    return from_tokens(network, embed(network, images), given, network.grid(images))

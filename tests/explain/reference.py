@@ -91,10 +91,11 @@ def turned_one_by_one(vectors: Tensor, config: ViTConfig, grid: tuple[int, int])
         else:
             places = [at + how.offset for at in places]
         ordered = places if how.axes == "ij" else places[::-1]
-        angles = torch.tensor([at * how.base ** (-j / quarter) for at in ordered for j in range(quarter)])
+        angles = [at * how.base ** (-j / quarter) for at in ordered for j in range(quarter)]
+        turns = torch.exp(1j * torch.tensor(angles, dtype=vectors.dtype))
         one = vectors[:, :, config.prefix + patch]
         first, second = one.chunk(2, -1) if how.layout == "halves" else (one[..., ::2], one[..., 1::2])
-        pairs = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+        pairs = torch.complex(first, second) * turns
         both = [pairs.real, pairs.imag]
         turned.append(torch.cat(both, -1) if how.layout == "halves" else torch.stack(both, -1).flatten(-2))
     return torch.stack(turned, dim=2)

@@ -24,7 +24,9 @@ def by_hand(network: ViT, images: Tensor, background: Tensor, layer: int, head: 
         usual = sum(record[f"blocks.{layer}.attended"]) / len(background)
         tokens = network.embed(images)
         for index, block in enumerate(network.blocks):
-            queries, keys, values = block.attn.project(block.norm1(tokens))
+            queries, keys, values = block.attn.project(
+                block.norm1(tokens), rotation=network.rotation(network.grid(images))
+            )
             weights = (queries @ keys.transpose(2, 3) / config.head_width**0.5).softmax(dim=3)
             heads = list((weights @ values).unbind(1))
             if index == layer:
