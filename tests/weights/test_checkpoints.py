@@ -53,7 +53,7 @@ def under(prefix: str, state: State) -> dict[str, Any]:
 
 def write(folder: Path, content: Any, name: str = "last.ckpt") -> Path:
     if name.endswith("safetensors"):
-        save_file({key: value.contiguous() for key, value in content.items()}, folder / name)
+        save_file({key: value.clone().contiguous() for key, value in content.items()}, folder / name)
     else:
         torch.save(content, folder / name)
     return folder / name
@@ -101,10 +101,15 @@ class Bare(nn.Module):
 
 
 DAILY = (
-    *("timm Ti/16", "timm DeiT, distilled", "timm DINOv2 with registers", "timm SigLIP", "torchvision"),
+    *("timm Ti/16", "timm DeiT, distilled", "timm SigLIP", "torchvision"),
     *("transformers ViT", "transformers DINOv2 classifier", "transformers CLIPModel", "transformers SigLIP classifier"),
 )
-OFTEN = [pytest.param(name, marks=[pytest.mark.soak] * (name not in DAILY)) for name in ROWS if "Google" not in name]
+STATED_ALONE = "Google", "non-square image"  # in other files, or a rotation that no tensor shows
+OFTEN = [
+    pytest.param(name, marks=[pytest.mark.soak] * (name not in DAILY))
+    for name in ROWS
+    if not any(word in name for word in STATED_ALONE)
+]
 
 
 @pytest.mark.parametrize("row", OFTEN)
@@ -125,11 +130,11 @@ def test_behind_any_prefix_from_a_file_and_live(row: str, tmp_path: Path) -> Non
     assume |= {"pooling": names_of(plain.network.parts).get("pooling", config.pooling)}
     assume |= {"image_size": config.image, "distillation_token": config.distillation_token or None}
     prefix = "".join(f"{word}." for word in words)
-    file = write(tmp_path, {"state_dict": under(prefix, module.state_dict()) | LOSSES}, "own.pth")
+    file = write(tmp_path, under(prefix, module.state_dict()) | LOSSES, "own.safetensors")
     model = vitrail.load(file, assume=assume, preprocessing=reads)
     same(model, module, images)
     assert model.network.config == plain.network.config
-    own = write(tmp_path, module.state_dict(), "plain.pth")
+    own = write(tmp_path, module.state_dict(), "plain.safetensors")
     left = {f"{prefix}{name}" for name in identify(own, assume).converted.skipped}
     assert {*identify(file, assume).converted.skipped} == left | LOSSES.keys()
 
@@ -138,8 +143,8 @@ def test_what_torch_puts_into_names_is_taken_out(tmp_path: Path) -> None:
     own = network(0)
     for inner in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
         state = {name.replace("blocks.1.", f"blocks.1.{inner}"): each for name, each in own.state_dict().items()}
-        same(opened(write(tmp_path, under(f"net.{inner}", state))), own)
-    same(opened(write(tmp_path, AveragedModel(Holding("net", own)).state_dict())), own)
+        same(opened(write(tmp_path, under(f"net.{inner}", state), "own.safetensors")), own)
+    same(opened(write(tmp_path, AveragedModel(Holding("net", own)).state_dict(), "own.safetensors")), own)
     for wrapped in (
         AveragedModel(Holding("net", own)),
         Holding("net", torch.compile(own, backend="eager")),
@@ -263,7 +268,7 @@ def test_mocos_smallest_has_twelve_heads(tmp_path: Path) -> None:
     own: Any = redrawn(timm.create_model("vit_small_patch16_224", img_size=32, depth=12, num_heads=12, num_classes=0))
     for heads, fixed in ((6, False), (12, True)):
         own.pos_embed.data[:, :1] *= 0 if fixed else 1
-        file = write(tmp_path, under("module.base_encoder.", own.state_dict()))
+        file = write(tmp_path, under("module.base_encoder.", own.state_dict()), "moco.safetensors")
         model = vitrail.load(file, preprocessing=READS)
         assert model.network.config.heads == heads
         if fixed:
@@ -273,16 +278,14 @@ def test_mocos_smallest_has_twelve_heads(tmp_path: Path) -> None:
 # ---- names of files
 
 
-@pytest.mark.parametrize(
-    "name", ["best.pth.tar", "best.tar", "best.TAR", "best.pth", "best.pt", "best.bin", "best.ckpt"]
-)
+@pytest.mark.parametrize("name", ["best.pth.tar", "best.tar", "best.TAR", "best.pt"])
 def test_names_of_files(name: str, tmp_path: Path) -> None:
     own, file = network(0), tmp_path / name
     with must_raise(DataError, name):
         vitrail.load(file)
     if name != "best.TAR":
         must_refuse(call("models", file), DATA, f"{file} weights")
-    for zipped in (True, False):
+    for zipped in (True, False) if name == "best.tar" else (True,):
         torch.save({"state_dict": under("module.", own.state_dict())}, file, _use_new_zipfile_serialization=zipped)
         same(opened(file), own)
     if name.lower().endswith("tar"):
@@ -340,7 +343,7 @@ def test_two_networks_are_never_mixed(name: str, tmp_path: Path) -> None:
             if key.startswith(f"{prefix}.")
         }
         stated = {"norm_eps": 1e-6, "activation": "gelu"}
-        alone = opened(write(tmp_path, state, "alone.pth"), **stated)
+        alone = opened(write(tmp_path, state, "alone.safetensors"), **stated)
         for said in (prefix, f"{prefix}."):
             both = opened(file, prefix=said, **stated)
             assert torch.equal(both.network(IMAGES), alone.network(IMAGES))
@@ -375,7 +378,7 @@ def test_a_head_without_a_shape_or_of_several_layers(tmp_path: Path) -> None:
     bare = network(0, num_classes=0).state_dict()
     for shape in ((0, 48), (5, 0), (5,), (), (5, 48, 1)):
         with must_raise(DataError, "head.weight"):
-            opened(write(tmp_path, bare | {"head.weight": torch.zeros(shape)}))
+            opened(write(tmp_path, bare | {"head.weight": torch.zeros(shape)}, "head.safetensors"))
     lazy: Any = network(0)
     lazy.head = nn.LazyLinear(3)
     with must_raise(UsageError, "head.weight"):
@@ -420,7 +423,7 @@ def test_a_relative_bias_is_the_reason_and_no_windows(tmp_path: Path) -> None:
     for module in made:
         for state in (module.state_dict(), under("model.", module.state_dict())):
             with must_raise(DataError, RELATIVE) as caught:
-                opened(write(tmp_path, state))
+                opened(write(tmp_path, state, "model.safetensors"))
             assert WINDOWS not in caught.value.problem
         for live in (module, Bare(net=module)):
             with must_raise(UsageError, RELATIVE):
