@@ -186,7 +186,7 @@ def model_of(
             "trained_with": _trained_with(row, reads) if row else "",
             "class_names": named,
             "assumed": "" if origin.row else "; ".join(assumed),
-            "left_out": left_out_words(converted.skipped),
+            "left_out": left_out_words(converted.skipped, reasons=False),
             "unpickled": found.facts.get("unpickled"),
             "configuration": found.facts.get("configuration"),
             BORROWS: bool(origin.below and origin.below.classes),
@@ -224,7 +224,7 @@ def show_weights(
         "origin": origin.found.origin,
         "family": converted.family,
         "tensors": len(converted.used),
-        "left_out": left_out_words(converted.skipped),
+        "left_out": left_out_words(converted.skipped, reasons=True),
         "assumed": assumed if reads else model.facts.get("assumed", assumed),
         **known_of(model),
     }

@@ -162,10 +162,13 @@ def _choose(blocks: Mapping[str, Mapping[str, Sequence[int]]], stated: str | Non
     raise DataError(problem, hint_for({"prefix": next(filter(None, blocks))}, "or that of the other"))
 
 
-def left_out_words(skipped: Mapping[str, str]) -> str:
-    """Names of tensors that are left out, with why; many of one place and reason together."""
+def left_out_words(skipped: Mapping[str, str], reasons: bool) -> str:
+    """Names of tensors that are left out, many of one place and reason together; with the reasons."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, why in skipped.items():
         groups.setdefault((name.partition(".")[0], why), []).append(name)
-    few = {key: ", ".join(names) if len(names) <= FEW else f"{key[0]}.*" for key, names in groups.items()}
-    return ", ".join(f"{few[key]} ({key[1]}{f': {len(names)}' * (len(names) > FEW)})" for key, names in groups.items())
+    words = []
+    for (place, why), names in groups.items():
+        each = names if len(names) <= FEW else [f"{place}.*: {len(names)} tensors"]
+        words += [f"{name} ({why})" if reasons else name for name in each]
+    return ", ".join(words)
