@@ -63,7 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "explain",
         "runs",
     },
-    "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "runs", "explain"},
+    "deploy": {
+        *("options", "io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"),
+        *("runs", "explain"),
+    },
     "": {
         "options",
         "nn",

@@ -97,6 +97,37 @@ class Computing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How a server listens and answers.
+
+    Attributes:
+        host: Address that it listens on; 0.0.0.0 for other machines.
+        port: Port; 0 for a free one.
+        workers: Processes that answer, each one request at a time; default: one per CPU core, or one on an accelerator.
+        explainers: Processes that explain; 0 for none.
+        queue: Requests that wait at most; default: 2 for each process, at least 4.
+        timeout: Seconds for an answer, and ten times as many for an explanation; then its process is restarted.
+        features: A file of features, written by vitrail embed, in which /similar searches.
+        watch: Load the models anew when their files change.
+        device: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.
+        threads: Number of CPU threads of each process.
+    """
+
+    TITLE: ClassVar[str] = "the server"
+
+    host: str = "127.0.0.1"
+    port: int = option(8000, least=0, most=65535, example=8000)
+    workers: int | None = option(least=1, example=2)
+    explainers: int = option(1, least=0, example=1)
+    queue: int | None = option(least=1, example=8)
+    timeout: float = option(30.0, above=0, example=30)
+    features: Path | None = option(example="features.npz")
+    watch: bool = False
+    device: str = "auto"
+    threads: int = option(1, least=1, example=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
     """The columns of a list or table; see `vitrail.data.layout.Layout`.
 

@@ -21,6 +21,7 @@ from vitrail.options import (
     Computing,
     DistillOptions,
     LayoutOptions,
+    ServeOptions,
     TrainOptions,
     option,
 )
@@ -423,6 +424,27 @@ class Export(WeightsOptions):
     explain: Literal["generic_attention", "attcat", "gradient_rollout"] | None = None
     conservative: bool = option(False, needs="explain")
     json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(WeightsOptions, ServeOptions):
+    """Answer images over HTTP: predictions, maps of what they depend on, features and similar images.
+
+    POST /predict, /explain, /embed and /similar take images as a form, as JSON or as they are; GET /openapi.json says
+    how. Too many requests are refused at once, with the time after which to ask again. On SIGTERM it ends when all
+    that it took are answered; on SIGHUP it loads the models anew, and none is refused meanwhile. Leave TLS to a proxy
+    in front of it.
+
+    Example: vitrail serve runs/latest
+
+    Attributes:
+        models: Run or model folders, exports (.onnx) or pretrained weights; NAME=PATH gives one another name, by which
+            ?model=NAME asks for it
+        token_file: A file with the token that every request must bear, which nobody else can read; or $VITRAIL_TOKEN.
+    """
+
+    models: tuple[str, ...] = positional(example="runs/latest")
+    token_file: Path | None = None
 
 
 # ---- data, models, machines

@@ -73,9 +73,7 @@ def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
 
 def load_options(options: WeightsOptions) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
-    found = assumptions_of(options)
-    names = "image_size", "channels", "bits"
-    return found | {name: value for name in names if (value := getattr(options, name)) is not None}
+    return _arguments(options, WeightsOptions)
 
 
 def assumptions_of(options: Assumptions) -> dict[str, Any]:
@@ -85,14 +83,16 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
         UsageError: A value cannot be read.
         DataError: The file of class names cannot.
     """
-    if not any(getattr(options, each.name) is not None for each in fields(Assumptions)):
-        return {}
-    from vitrail.weights.assume import parse_assume, read_names  # which a model of vitrail's own does not need
+    return _arguments(options, Assumptions)
 
-    assume = {} if options.assume is None else parse_assume(options.assume)
-    assume |= {name: value for name in ("mean", "std") if (value := getattr(options, name)) is not None}
-    classes = {} if options.class_names is None else {"classes": read_names(options.class_names)}
-    return ({"assume": assume} if assume else {}) | classes
+
+def _arguments(options: Assumptions, of: type) -> dict[str, Any]:
+    given = {each.name: getattr(options, each.name) for each in fields(of)}
+    if all(value is None for value in given.values()):
+        return {}
+    from vitrail.weights.assume import load_arguments  # which a model of vitrail's own does not need
+
+    return load_arguments(given)
 
 
 # ---- jobs over many images

@@ -45,6 +45,7 @@ VERBS = {
     "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),
     "similar": Verb("find the nearest images, and show which patches match", args.SimilarOptions, "images.run_similar"),
     "export": Verb("write a model for another runtime, and see that it answers alike", args.Export, "export.run"),
+    "serve": Verb("answer images over HTTP, or say at once that it cannot", args.Serve, "serve.run"),
     "data": Verb("check or show data before training, or pack them into tar shards", args.Data, "data.run"),
     "models": Verb(
         "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"

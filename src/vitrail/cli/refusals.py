@@ -110,6 +110,12 @@ def check_run(options: Any, name: str) -> None:
     (check_model if isinstance(options, args.Predict | args.Evaluate) else check_inside)(name)
 
 
+def check_served(words: Sequence[str]) -> None:
+    """Refuse models that are not there; a name may stand before each."""
+    for word in words:
+        check_model(word if Path(word).exists() else word.partition("=")[2] or word)
+
+
 def check_promise(options: Any, coverage: float) -> None:
     """Refuse a coverage of a model of ours whose folder states that it gives labels."""
     if "labels" in _outputs_of(options.run):
@@ -183,7 +189,7 @@ LETTERS = ("Ti", "S", "B", "L", "H", "g")
 CHECKS: dict[str, Callable[[Any], object]] = {
     "teacher": located("the teacher")(check_model),
     "init": lambda name: name == "auto" or check_inside(name, Hint({"init": "auto"})),
-    **dict.fromkeys(("class_names", "masks"), check_path),
+    **dict.fromkeys(("class_names", "masks", "features", "token_file"), check_path),
     "config": partial(check_path, kind=UsageError),
     **dict.fromkeys(("similar_to", "background", "check"), check_images),
     "nearest": lambda name: name in ("auto", "none") or check_path(Path(name)),
@@ -214,6 +220,7 @@ def refuse_at_once(options: Any) -> None:
         **{name: partial(check_class, options, name) for name in ("target", "contrast")},
         "size": lambda size: isinstance(options, args.Export) or check_network(size),
         **dict.fromkeys(("run", "model"), partial(check_run, options)),
+        "models": check_served,
         "coverage": partial(check_promise, options),
         "out": partial(check_written, options),
         "recipe": partial(check_recipe, options),

@@ -77,6 +77,27 @@ def assume_words(assume: Mapping[str, Any]) -> str:
     return ",".join(words_inside(assume))
 
 
+def load_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed of weights and of the size of images, as arguments of `vitrail.load`.
+
+    Args:
+        options: By name; None of what was not typed. `assume` and `class_names` are the words.
+
+    Raises:
+        UsageError: A value cannot be read.
+        DataError: The file of class names cannot.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    assume = parse_assume(given["assume"]) if "assume" in given else {}
+    assume |= {name: tuple(given[name]) for name in STATISTICS if name in given}
+    found: dict[str, Any] = {"assume": assume} if assume else {}
+    if "class_names" in given:
+        found["classes"] = read_names(Path(given["class_names"]))
+    size = given.get("image_size")
+    found |= {} if size is None else {"image_size": tuple(size) if isinstance(size, list) else size}
+    return found | {name: given[name] for name in ("channels", "bits") if name in given}
+
+
 def parse_assume(text: str) -> dict[str, Any]:
     """The value of `--assume`: NAME=VALUE with commas between, of numbers, sizes such as 16x24, and words.
 
