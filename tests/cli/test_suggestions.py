@@ -114,6 +114,7 @@ def begun(*given: object, **named: object) -> None:
 TRAINING = (  # what a training calls when all that it refuses without its network is right
     "vitrail.training.setup.prepare_run",
     "vitrail.training.distributed.launch.elastic_launch",
+    "vitrail.deploy.server.launch.serve",  # and a server
 )
 LONG = (  # the same of other verbs
     "vitrail.cli.explain.TrainingImages",

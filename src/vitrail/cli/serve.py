@@ -23,14 +23,14 @@ def run(options: Serve, command: str) -> int:
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
 
-        from vitrail.deploy.server.launch import names_of, serve
+        from vitrail.deploy.server.launch import named_models, serve
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}, which is missing (vitrail[serve])", INSTALL) from error
     token = os.environ.get(TOKEN) if options.token_file is None else _read_token(options.token_file)
     if token is None and options.host not in ("127.0.0.1", "::1", "localhost"):
         warn(f"{options.host} is open to other machines, and no token is asked for; see --token-file")
     stated = {each.name: getattr(options, each.name) for each in fields(WeightsOptions)}
-    serve(names_of(options.models), options, stated, token, warn)
+    serve(named_models(options.models), options, stated, token, warn)
     return 0
 
 

@@ -28,7 +28,7 @@ STILL = ("GIF", "PNG", "WEBP", "AVIF", "TIFF")  # formats with several images in
 CURL = "curl -F image=@photo.jpg"
 
 
-def images_of(kind: str, body: bytes, most: int = MOST_IMAGES) -> list[NamedImage]:
+def decode_body(kind: str, body: bytes, most: int = MOST_IMAGES) -> list[NamedImage]:
     """The images of a request, decoded.
 
     Args:

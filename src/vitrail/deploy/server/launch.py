@@ -34,7 +34,7 @@ WAITING = 2  # requests that wait for each process; more would wait longer than 
 LEAST_WAITING, EXPLANATIONS = 4, 32  # that wait at least; explanations that wait
 
 
-def names_of(words: Sequence[str]) -> dict[str, str]:
+def named_models(words: Sequence[str]) -> dict[str, str]:
     """Paths of models by the names that they have here: PATH is called by its last part, NAME=PATH as it says.
 
     Raises:

@@ -18,10 +18,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError
 
+HERE = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
 LENGTHS = struct.Struct("!IQ")  # bytes of a header, and of a body
 DROP = signal.SIGUSR1  # nobody waits any more for what is computed
 LOADING = 600.0  # seconds in which a process has its models, or is given up
@@ -30,7 +32,7 @@ MEMORY = 1 / 8  # of the newest in the mean of the seconds that an answer takes
 KINDS: dict[int, type[VitrailError]] = {kind.exit_code: kind for kind in (RunError, UsageError, DataError)}
 
 
-def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+def frame_of(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """A frame."""
     words = json.dumps(header).encode()
     return LENGTHS.pack(len(words), len(body)) + words + body
@@ -56,7 +58,7 @@ class LostError(Exception):
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request that waits for its answer, or for a process; the header and body of both are those of the frames."""
 
     header: Mapping[str, Any]
@@ -65,7 +67,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class Worker:
+class WorkerProcess:
     """One process, and what it is at.
 
     Attributes:
@@ -79,10 +81,10 @@ class Worker:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     device: str = "cpu"
     seconds: float = 0.0
-    job: Job | None = None
+    job: QueuedRequest | None = None
 
     @classmethod
-    async def start(cls, load: Mapping[str, Any]) -> "Worker":
+    async def start(cls, load: Mapping[str, Any]) -> "WorkerProcess":
         """A process that has loaded its models.
 
         Raises:
@@ -92,9 +94,9 @@ class Worker:
         with theirs:
             number = theirs.fileno()
             words = sys.executable, "-P", "-m", "vitrail.deploy.server.worker", str(number)
-            threads = {"OMP_NUM_THREADS": str(load["threads"])}
+            own = {"OMP_NUM_THREADS": str(load["threads"]), "PYTHONPATH": HERE}
             process = await asyncio.create_subprocess_exec(
-                *words, pass_fds=[number], stdin=-3, env=os.environ | threads, start_new_session=True
+                *words, pass_fds=[number], stdin=-3, env=os.environ | own, start_new_session=True
             )
         worker = cls(process, *await asyncio.open_connection(sock=ours))
         try:
@@ -119,7 +121,7 @@ class Worker:
         """
         try:
             async with asyncio.timeout(seconds):
-                self.writer.write(pack(header, body))
+                self.writer.write(frame_of(header, body))
                 await self.writer.drain()
                 words, size = LENGTHS.unpack(await self.reader.readexactly(LENGTHS.size))
                 return json.loads(await self.reader.readexactly(words)), await self.reader.readexactly(size)
@@ -158,7 +160,7 @@ class Pool:
     ) -> None:
         self.load, self.count, self.bound, self.timeout = load, count, bound, timeout
         self.changed, self.warn = changed, warn
-        self.jobs, self.idle, self.workers = deque[Job](), list[Worker](), set[Worker]()
+        self.jobs, self.idle, self.workers = deque[QueuedRequest](), list[WorkerProcess](), set[WorkerProcess]()
         self.models, self.seconds, self.restarts = dict[str, dict[str, Any]](), 1.0, 0
         self.tasks = set["asyncio.Task[None]"]()
 
@@ -185,7 +187,7 @@ class Pool:
         """
         if self.full:
             raise self.refusal()
-        job = Job(header, body, asyncio.get_running_loop().create_future())
+        job = QueuedRequest(header, body, asyncio.get_running_loop().create_future())
         self.jobs.append(job)
         self._dispatch()
         try:
@@ -199,13 +201,13 @@ class Pool:
                         worker.process.send_signal(DROP)
             raise
 
-    async def prepare(self, count: int | None = None) -> list[Worker]:
+    async def prepare(self, count: int | None = None) -> list[WorkerProcess]:
         """New processes that are ready, and answer nothing yet.
 
         Raises:
-            VitrailError: As `Worker.start`; then all of them are ended.
+            VitrailError: As `WorkerProcess.start`; then all of them are ended.
         """
-        starting = [asyncio.create_task(Worker.start(self.load)) for _ in range(count or self.count)]
+        starting = [asyncio.create_task(WorkerProcess.start(self.load)) for _ in range(count or self.count)]
         await asyncio.wait(starting)
         failed = [task.exception() for task in starting if task.exception()]
         workers = [task.result() for task in starting if not task.exception()]
@@ -215,7 +217,7 @@ class Pool:
             raise failed[0] if failed and failed[0] else RunError("a model was written while it was loaded", "again")
         return workers
 
-    def swap(self, workers: Sequence[Worker]) -> None:
+    def swap(self, workers: Sequence[WorkerProcess]) -> None:
         """Have these answer from now on; those before end when they have answered."""
         for worker in self.idle:
             worker.end()
@@ -223,7 +225,7 @@ class Pool:
         for worker in workers:
             self.add(worker)
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: WorkerProcess) -> None:
         """One more that answers."""
         if not self.workers:
             self.models, self.seconds = worker.models, worker.seconds
@@ -237,7 +239,7 @@ class Pool:
         pause, crew = PAUSES[0], self.workers
         while len(self.workers) < self.count:
             try:
-                worker = await Worker.start(self.load)
+                worker = await WorkerProcess.start(self.load)
             except VitrailError as error:
                 self.warn(f"{error.problem}; the next attempt is in {pause:g} s")
                 for job in () if self.workers else [self.jobs.popleft() for _ in range(len(self.jobs))]:
@@ -273,7 +275,7 @@ class Pool:
             worker.job = job
             self.begin(self._answer(worker, job))
 
-    async def _answer(self, worker: Worker, job: Job) -> None:
+    async def _answer(self, worker: WorkerProcess, job: QueuedRequest) -> None:
         began = time.monotonic()
         try:
             header, body = await worker.exchange(job.header, job.body, self.timeout)
@@ -294,14 +296,14 @@ class Pool:
             worker.end()
         self._dispatch()
 
-    async def _watch(self, worker: Worker) -> None:
+    async def _watch(self, worker: WorkerProcess) -> None:
         """Replace a process that ends while it is at nothing."""
         await worker.process.wait()
         if worker in self.idle:
             self.idle.remove(worker)
             self._lose(worker, "ended")
 
-    def _lose(self, worker: Worker, how: str) -> None:
+    def _lose(self, worker: WorkerProcess, how: str) -> None:
         worker.job = None
         worker.end()
         if worker in self.workers:
@@ -311,6 +313,6 @@ class Pool:
             self.begin(self.fill())
 
 
-def _refuse(job: Job, problem: str, wait: int) -> None:
+def _refuse(job: QueuedRequest, problem: str, wait: int) -> None:
     if not job.answer.done():
         job.answer.set_exception(Refusal(503, problem, f"the same again in {wait} s", wait))

@@ -1,6 +1,6 @@
 """A process that holds the models and answers, one request at a time: `python -m vitrail.deploy.server.worker NUMBER`.
 
-NUMBER is that of a socket, through which frames come (`pool.pack`): first what to load, then requests. It decodes what
+NUMBER is that of a socket, through which frames come: first what to load, then requests. It decodes what
 strangers send, so it may die of it, and the process that listens goes on.
 """
 
@@ -24,8 +24,8 @@ import torch
 from PIL import Image
 
 from vitrail.data.images import NamedImage
-from vitrail.deploy.server.bodies import images_of
-from vitrail.deploy.server.pool import DROP, LENGTHS, Refusal, pack
+from vitrail.deploy.server.bodies import decode_body
+from vitrail.deploy.server.pool import DROP, LENGTHS, Refusal, frame_of
 from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.io import plain
 from vitrail.model import Model, load
@@ -67,7 +67,7 @@ Query = Mapping[str, Any]
 Route = Callable[[Served, Sequence[NamedImage], Query], dict[str, Any]]
 
 
-def predict(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
+def answer_predict(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
     """The list of `vitrail predict --json`."""
     from vitrail.jobs.answers import naming
 
@@ -80,7 +80,7 @@ def predict(served: Served, images: Sequence[NamedImage], query: Query) -> dict[
     return {"predictions": [{**one.to_dict(), **rest} for one in found]}
 
 
-def explain(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
+def answer_explain(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
     """The object of `vitrail explain --json`, of one image; overlays are PNG in base64 where they are wanted."""
     from vitrail.explain.methods.table import DEFAULT, METHODS, USUAL
     from vitrail.explain.reporting.plan import ReportOptions, plan_report
@@ -103,7 +103,7 @@ def explain(served: Served, images: Sequence[NamedImage], query: Query) -> dict[
     return {name: found[name] for name in ("images", "left_out")}
 
 
-def embed(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
+def answer_embed(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
     """The vectors of each image that `vitrail embed` writes, by the name of their pooling."""
     from vitrail.features.poolings import check_vit, describe_by
 
@@ -115,13 +115,13 @@ def embed(served: Served, images: Sequence[NamedImage], query: Query) -> dict[st
     return {"features": [{"file": one.name, **row} for one, row in zip(images, rows, strict=True)]}
 
 
-def similar(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
+def answer_similar(served: Served, images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
     """The object of `vitrail similar --json`, without where images agree: those of the file are not opened."""
     from vitrail.features.poolings import check_vit, read_by_head
     from vitrail.features.similar import KnownImages, Similar, SimilarImages, nearest_rows
 
     known, named = served.known, read_by_head(check_vit(served.model.network))
-    vectors = torch.tensor([row[named] for row in embed(served, images, {})["features"]])
+    vectors = torch.tensor([row[named] for row in answer_embed(served, images, {})["features"]])
     near = nearest_rows(torch.from_numpy(known.values[named]), vectors, query.get("neighbours") or 5)
     rows, found = KnownImages(known, None), []
     for one, cosines, places in zip(images, *(each.tolist() for each in near), strict=True):
@@ -162,7 +162,7 @@ def _explained(served: Served) -> Served:
         plan_report(served.model, ReportOptions())
     except UsageError:
         return served
-    return replace(served, routes={"explain": explain})
+    return replace(served, routes={"explain": answer_explain})
 
 
 def _answering(served: Served, features: str | None) -> Served:
@@ -172,13 +172,13 @@ def _answering(served: Served, features: str | None) -> Served:
     try:
         check_vit(served.model.network)
     except UsageError:
-        return replace(served, routes={"predict": predict})
-    routes: dict[str, Route] = {"predict": predict, "embed": embed}
+        return replace(served, routes={"predict": answer_predict})
+    routes: dict[str, Route] = {"predict": answer_predict, "embed": answer_embed}
     try:
         known = None if features is None else _read_known(served, features)
     except VitrailError:
         known = None
-    return replace(served, routes=routes | ({} if known is None else {"similar": similar}), known=known)
+    return replace(served, routes=routes | ({} if known is None else {"similar": answer_similar}), known=known)
 
 
 def _read_known(served: Served, features: str) -> Any:
@@ -197,7 +197,7 @@ def answer(models: Mapping[str, Served], header: Mapping[str, Any], body: bytes)
     """The status of a request, and its answer or what is refused of it; images are known by their hashes alone."""
     served, route, hashes = models[header["model"]], header["route"], list[str]()
     try:
-        images = images_of(header["type"], body, *([1] if route == "explain" else []))
+        images = decode_body(header["type"], body, *([1] if route == "explain" else []))
         hashes = [one.fingerprint[:DIGITS] for one in images]
         found = served.routes[route](served, images, header["query"])
         return {"status": 200, "images": hashes}, {"model": served.name, "version": served.version, **found}
@@ -243,9 +243,9 @@ class Answering:
             about, found = answer(self.models, header, body)
             self.working = False
         except Dropped:
-            return pack({"dropped": True})
+            return frame_of({"dropped": True})
         words = json.dumps(plain(found), ensure_ascii=False).replace("<", "\\u003c").encode(errors="replace")
-        return pack(about, words)
+        return frame_of(about, words)
 
 
 def read_frame(stream: BinaryIO | io.BufferedRWPair) -> tuple[dict[str, Any], bytes]:
@@ -257,7 +257,7 @@ def read_frame(stream: BinaryIO | io.BufferedRWPair) -> tuple[dict[str, Any], by
     return json.loads(stream.read(words)), stream.read(size)
 
 
-def main(number: int) -> None:
+def work(number: int) -> None:
     """Load, say so, and answer until the other end is closed."""
     for stop in (signal.SIGINT, signal.SIGTERM, DROP):  # only the process that listens ends this one
         signal.signal(stop, signal.SIG_IGN)
@@ -265,15 +265,15 @@ def main(number: int) -> None:
     stream = socket.socket(fileno=number).makefile("rwb")
     asked, _ = read_frame(stream)
     torch.set_num_threads(asked["threads"])
-    if asked["explains"]:
-        os.nice(BELOW)
     try:
         models = open_models(asked)
-        frame = pack(_first(models))
+        frame = frame_of(_first(models))
     except VitrailError as error:
         facts = {"problem": error.problem, "hint": plain(asdict(error.hint)), "exit_code": error.exit_code}
-        models, frame = {}, pack({"error": facts})
+        models, frame = {}, frame_of({"error": facts})
     answering = Answering(models)
+    if asked["explains"]:
+        os.nice(BELOW)
     while True:
         stream.write(frame)
         stream.flush()
@@ -300,4 +300,4 @@ def _first(models: Mapping[str, Served]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    work(int(sys.argv[1]))
