@@ -2,11 +2,11 @@
 
     python benchmarks/timm_table.py
 
-Every network of timm's ViT and DeiT files is made with two of its blocks, for a small image, every parameter drawn, and
-converted: one that `vitrail.weights.convert` refuses, because a part is unknown or the answers differ, is left out. A
-row holds what no tensor says, what the network is made of where a plain ViT is not, and for each published set of
-weights its repository, licence, preprocessing and number of classes. Those behind a norm before the blocks (CLIP) for
-which timm has no list of names are no classes.
+Every network of timm's ViT, DeiT and EVA files is made with two of its blocks, for a small image, every parameter
+drawn, and converted: one that `vitrail.weights.convert` refuses, because a part is unknown or the answers differ, is
+left out. A row holds what no tensor says, what the network is made of where a plain ViT is not, and for each published
+set of weights its repository, licence, preprocessing and number of classes. Those of CLIP, or behind a norm before the
+blocks, for which timm has no list of names are no classes.
 """
 
 import json
@@ -47,7 +47,7 @@ def row(name: str) -> dict[str, Any] | None:
         for parameter in small.parameters():
             parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3)
     plain = convert_network(small).network
-    is_clip, tags = "norm_pre.weight" in network.state_dict(), {}
+    is_clip, tags = "norm_pre.weight" in network.state_dict() or "_clip_" in name, {}
     for full in timm.list_pretrained(f"{name}.*"):
         published = get_pretrained_cfg(full).to_dict()
         if published.get("hf_hub_id"):
@@ -64,6 +64,7 @@ def row(name: str) -> dict[str, Any] | None:
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
     shown = {**shown_by(asdict(plain.config), names_of(plain.parts)), "depth": len(network.blocks)}
     made = {key: shown[key] for key in sorted(shown) if key not in HEAD and shown[key] != USUAL.get(key)}
+    made |= {"rotary": asdict(facts["rotary"])} if facts["rotary"] else {}
     return {"facts": {**{key: facts[key] for key in asked}, **made}, "parameters": count, "tags": ordered}
 
 
@@ -74,7 +75,8 @@ def _has_unnamed_outputs(published: dict[str, Any]) -> bool:
 def main() -> None:
     """Ask every network, and write those that open."""
     table, left_out = {}, {}
-    for name in sorted({*timm.list_models(module="vision_transformer"), *timm.list_models(module="deit")}):
+    files = ("vision_transformer", "deit", "eva")
+    for name in sorted({name for file in files for name in timm.list_models(module=file)}):
         try:
             found = row(name)
         except VitrailError as error:

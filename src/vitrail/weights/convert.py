@@ -361,6 +361,7 @@ def prove(converted: Converted, family: Family, module: nn.Module, redrawn: bool
     name, device, config = type(module).__name__, next(module.parameters()).device, converted.network.config
     if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         module = copy.deepcopy(module).float()
+        family.at_size(module, config.image)  # buffers keep the digits that they had
     (rows, columns), (height, width) = config.grid, config.patch
     other = max(2, rows // 3) * height, (columns + 1) * width  # a third of the work; one side shorter, one longer
     size = other if redrawn and family.at_size(module, other) else config.image

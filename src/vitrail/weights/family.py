@@ -304,7 +304,7 @@ def why_not(network: object, tensors: Collection[str] = ()) -> str:
             return why
     if found := next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), ""):
         return found
-    lacking = not any(each.endswith(("cls_token", "attn.qkv.bias")) for each in names)
+    lacking = not any(each.endswith(("cls_token", "attn.qkv.bias", "gamma_1")) for each in names)
     if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
         return "norms that may follow its parts, as in timm's vit_*_rpn_*, which nothing beside the tensors shows"
     return ""

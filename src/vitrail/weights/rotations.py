@@ -26,8 +26,8 @@ PUBLISHED: dict[str, Published] = {
     "dinov3": Published(Rotary()),  # EUPE and LingBot, too
     "eva02": Published(replace(_INDEX, reference=(16, 16)), 1e-6),  # and timm's vit_*_rope_reg*_gap_256
     "rope_vit": Published(replace(_PLANE, base=100.0), 1e-6),
+    # of the gigantic one, too: without a class token an offset moves nothing
     **{f"pe_{side}": Published(replace(_PLANE, offset=1.0, reference=(side, side))) for side in (14, 24, 32)},
-    "pe_gigantic": Published(replace(_PLANE, reference=(32, 32))),
 }
 
 

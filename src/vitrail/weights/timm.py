@@ -101,10 +101,12 @@ def _eva_misfit(net: Any) -> str:
 
 
 def at_size(module: nn.Module, size: Size) -> bool:
-    """Its method resizes positions, too; early versions of timm have none."""
+    """Its method resizes positions, too; early versions of timm have none. Angles are made anew, in fp32."""
     net: Any = module
     with suppress(AttributeError):
         net.set_input_size(img_size=size)
+        if getattr(net, "rope", None) is not None:
+            net.rope.init_non_persistent_buffers()
         return True
     return False
 
