@@ -88,6 +88,7 @@ OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks tha
         "timm (`naflexvit_base_patch16_gap` ...)",
     ),
 }
+FEW = 16  # architectures of a licence that are listed
 REAL = "timm vit_tiny_patch16_224, the real one"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -209,6 +210,20 @@ def verifications() -> list[str]:
     ]
 
 
+def licences() -> list[str]:
+    """Under which licence the weights that open by name were published, with the architectures of the rarer ones."""
+    under: dict[str, list[str]] = {}
+    for architecture, row in timm_table().items():
+        for about in row["tags"].values():
+            under.setdefault(about["licence"] or "not stated", []).append(f"`{architecture}`")
+    lines = ["| licence, shown before the first answer | published weights | architectures |", "|---|---|---|"]
+    for licence, names in sorted(under.items(), key=lambda each: -len(each[1])):
+        few = [*dict.fromkeys(names)]
+        shown = ", ".join(few) if len(few) <= FEW else f"{few[0]} ... and {len(few) - 1} others"
+        lines.append(f"| {licence} | {len(names)} | {shown} |")
+    return lines
+
+
 def others() -> list[str]:
     """Networks that are refused, each tried, and what serves them."""
     lines = ["| not opened | because of | use instead |", "|---|---|---|"]
@@ -268,7 +283,7 @@ def main() -> None:
         "",
         f"By name: {len(timm_table())} architectures of timm {timm.__version__} with {tags} published weights.",
     ]
-    lines += ["", *others()]
+    lines += ["", *licences(), "", *others()]
     versions = (
         f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}, "
         f"vit-pytorch {TODAY}"
