@@ -64,11 +64,9 @@ MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaul
     "siglip": SIGLIP,
     "siglip_vision_model": SIGLIP,
     "dinov3_vit": DINOV3,
-    "aimv2": AIMV2,
-    "aimv2_vision_model": AIMV2,
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), AIMV2),
 }
 STARTS = "dinov2", "dinov3", "clip", "siglip", "aimv2"
-OF_ANY_SIZE, OF_ONE_SIZE = ("dinov3",), ("aimv2",)  # images that a live network takes
 NO_CHOICE = "multi_label_classification", "regression"  # of whose logits none is chosen among the others
 CLASSIFIER = "ForImageClassification"  # in the name of what was saved
 PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection", "Aimv2Model"
@@ -195,18 +193,16 @@ def own_size(module: nn.Module) -> Size:
 
 def at_size(module: nn.Module, size: Size) -> bool:
     """Its positions are resized when it is called, as those of a square image; DINOv3 makes them, AIMv2 cannot."""
-    kind = module.config.model_type  # pyrefly: ignore
-    if kind.startswith(OF_ANY_SIZE + OF_ONE_SIZE):
-        return kind.startswith(OF_ANY_SIZE)
-    height, width = own_size(module)
-    return height == width
+    (height, width), kind = own_size(module), module.config.model_type  # pyrefly: ignore
+    return kind.startswith("dinov3") or (height == width and not kind.startswith("aimv2"))
 
 
 def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     """Its logits; else its projected, its pooled, or its class token's features."""
     net: Any = module
-    own = tuple(images.shape[2:]) == own_size(module) or net.config.model_type.startswith(OF_ANY_SIZE)
-    how = {} if own else {"interpolate_pos_encoding": True}
+    kind = net.config.model_type
+    asked = tuple(images.shape[2:]) != own_size(module) and not kind.startswith(("dinov3", "aimv2"))
+    how = {"interpolate_pos_encoding": True} if asked else {}
     if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless its ratio is 0
         ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
         try:
@@ -217,10 +213,9 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds"):
         if getattr(found, name, None) is not None:
             return getattr(found, name)
-    kind = net.config.model_type
     if "feature_maps" in found:  # DINOv3's backbone, whose maps leave out the class token
         return net.norm(net.model(net.embeddings(images), net.rope_embeddings(images)).last_hidden_state)[:, 0]
-    if kind in ("vit", "deit", "dinov3_vit"):  # whose pooler is no part of the network, or none
+    if kind in ("vit", "deit"):  # whose pooler is no part of the network
         return found.last_hidden_state[:, 0]
     if kind == "aimv2_vision_model" and found.pooler_output is None:
         return found.last_hidden_state.mean(dim=1)

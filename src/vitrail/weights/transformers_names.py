@@ -53,13 +53,8 @@ INSIDE_CLIP = {
     "mlp.fc2.*": "mlp.fc2.*",
 }
 OUTSIDE_DINOV3 = {"patch_embed.proj.*": "embeddings.patch_embeddings.*", "norm.*": "norm.*"}
-OUTSIDE_AIMV2 = {
-    "patch_embed.proj.*": "embeddings.patch_embed.*",
-    "patch_embed.norm.*": "embeddings.rms_norm.*",
-    "norm.*": "rms_norm.*",
-    "pool.query": "head.cls_token",
-    "pool.attn.proj.*": "head.output_proj.*",
-}
+OUTSIDE_AIMV2 = {"patch_embed.proj.*": "embeddings.patch_embed.*", "patch_embed.norm.*": "embeddings.rms_norm.*"}
+OUTSIDE_AIMV2 |= {"norm.*": "rms_norm.*", "pool.query": "head.cls_token", "pool.attn.proj.*": "head.output_proj.*"}
 INSIDE_AIMV2 = {"norm1.*": "rms_norm1.*", "norm2.*": "rms_norm2.*"}
 INSIDE_AIMV2 |= {"attn.proj.*": "attention.out_proj.*", "mlp.fc2.*": "ffn.down_proj.*"}
 FILE, FILE_CLIP, BARE = "encoder.layer.#", "encoder.layers.#", "layer.#"  # what a block is called
