@@ -220,6 +220,31 @@ def test_names_of_files_and_of_live_modules_make_one_network(tmp_path: Path) -> 
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+class Classifier(nn.Module):
+    """With a head of its own, whose name is that of AIMv2's pooling."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.vit, self.head = inside, nn.Linear(32, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.vit(pixel_values=images).pooler_output)
+
+
+@pytest.mark.parametrize("make", [lambda: dinov3(num_register_tokens=4), aimv2])
+@torch.no_grad()
+def test_one_inside_another_module_opens_with_its_head(make: Callable[[], Any], tmp_path: Path) -> None:
+    """Live, and as a state dict whose prefix is one of transformers' own."""
+    module = Classifier(make()).eval()
+    live, images = vitrail.convert(module, preprocessing=READS), some(32, 32)
+    assert gap(live.network(images), module(images)) < 1e-5
+    save_file(module.state_dict(), tmp_path / "trained.safetensors")
+    config = live.network.config
+    stated = {name: getattr(config, name) for name in ("heads", "norm_eps", "activation", "image_size")}
+    file = vitrail.load(tmp_path / "trained.safetensors", assume=stated, preprocessing=READS)
+    assert gap(file.network(images), module(images)) < 1e-5
+
+
 @torch.no_grad()
 def test_stored_periods_are_those_of_the_configuration(tmp_path: Path) -> None:
     """As they are, or rounded to bfloat16; those of a base that is 5 % larger are refused, and so is another number."""

@@ -17,7 +17,7 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.family import CONVOLUTIONS, GROUPS, LEARNT, NORMS, SEQUENCES, WINDOWS, why_not
+from vitrail.weights.family import CONVOLUTIONS, GROUPS, LEARNT, NORMS, RELATIVE, SEQUENCES, WINDOWS, why_not
 from vitrail.weights.places import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
@@ -43,6 +43,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         SEQUENCES,
     ),
     "swin": (lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED, window_size=4)), WINDOWS),
+    "data2vec-vision": (
+        lambda: transformers.Data2VecVisionModel(
+            transformers.Data2VecVisionConfig(**LAYERS, image_size=32, use_relative_position_bias=True)
+        ),
+        RELATIVE,
+    ),
     "dinov3_convnext": (
         lambda: transformers.DINOv3ConvNextModel(
             transformers.DINOv3ConvNextConfig(hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1], image_size=32)

@@ -141,7 +141,7 @@ def strip_prefixes(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, s
 
 
 def _short(name: str, prefixes: Sequence[str]) -> str:
-    for prefix in (*WRAPPERS, *prefixes):
+    for prefix in (*WRAPPERS, *prefixes, "model."):  # the last as in a live DINOv3 of transformers
         name = name.removeprefix(prefix)
     return name
 

@@ -179,7 +179,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
 
 def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
     """What a classifier leaves out: CLIP's reads the mean of the patches without a norm, SigLIP's behind the norm."""
-    if "classifier.weight" not in names:
+    if "classifier.weight" not in names or "rms_norm.weight" in names:  # AIMv2 has none of its own
         return {}
     why = "no part of the classifier, which reads the mean of the patches"
     return {"post_layernorm.*": why} if "embeddings.class_embedding" in names else {"head.*": why}
