@@ -66,6 +66,20 @@ MORE = {  # rows that differ little from those above: in the long tests
     "transformers AIMv2": Where(None, timm=False),
     "transformers AIMv2 with biases": Where(None, timm=False),
     "transformers AIMv2 without head": Where(None, timm=False),
+    "timm EVA": Where(None, timm=False),
+    "timm EVA-02 Ti": Where(None, timm=False),
+    "timm EVA-02 B": Where(None, timm=False),
+    "timm EVA-02 CLIP": Where(None, timm=False),
+    "timm DINOv3": Where(None, timm=False),
+    "timm DINOv3 S+, non-square image": Where(None, timm=False),
+    "timm DINOv3 or EUPE with biases, class token": Where(None, timm=False),
+    "timm Perception Encoder, core": Where(None, timm=False),
+    "timm Perception Encoder, lang": Where(None, timm=False),
+    "timm Perception Encoder, spatial": Where(None, timm=False),
+    "timm RoPE-ViT, axial": Where(None, timm=False),
+    "timm RoPE-ViT, axial with positions": Where(None, timm=False),
+    "timm ViT with rotary positions and registers": Where(None, timm=False),
+    "timm qk_norm=True": Where(None, timm=False),
 }
 
 
