@@ -30,6 +30,7 @@ MOST_HELD = 8 * MOST_BYTES  # of all bodies that are held at a time
 MOST_THROWN = 4 * MOST_BYTES  # of a refused body; behind these the connection is closed
 MOST_REQUESTS = 512  # that are read, wait or are answered at a time
 BODY_SECONDS = 60.0  # in which a body has come
+GONE = 499  # as nginx calls a client that has gone
 PROBES = ("/health", "/ready", "/metrics")  # which are not logged
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
 TEXTS = json.loads(Path(__file__).with_name("openapi.json").read_text())  # what OpenAPI says of the routes
@@ -233,6 +234,10 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
         ways = ", ".join(f"POST /{each}" for each in ROUTES)
         return refused(Refusal(error.status_code, str(error.detail), f"{ways}, or GET /openapi.json"))
 
+    @app.exception_handler(ClientDisconnect)
+    async def on_gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=GONE)
+
     @app.exception_handler(Exception)
     async def on_failure(request: Request, error: Exception) -> Response:
         return refused(Refusal(500, "this request failed unexpectedly", "the log of the server says more"))
@@ -285,15 +290,14 @@ class _Passage:
     def __init__(self, service: Service, scope: Message, receive: Receive, send: Send) -> None:
         self.service, self.scope, self._receive, self._send = service, scope, receive, send
         self.headers = dict[bytes, bytes](scope["headers"])
-        self.begun, self.whole, self.taken, self.status = False, False, 0, 499  # of a client that has gone
+        self.begun, self.whole, self.taken, self.status = False, False, 0, GONE
 
     async def through(self, app: Any) -> None:
         """Answer it."""
         service, began, path = self.service, time.monotonic(), self.scope["path"]
         service.requests += 1
         try:
-            with suppress(ClientDisconnect):
-                await (self.refusal() or app)(self.scope, self.receive, self.send)
+            await (self.refusal() or app)(self.scope, self.receive, self.send)
         except Exception as error:
             print(f"vitrail: a request failed unexpectedly: {type(error).__name__}: {error}", file=sys.stderr)
         finally:

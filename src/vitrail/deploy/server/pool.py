@@ -28,7 +28,7 @@ LENGTHS = struct.Struct("!IQ")  # bytes of a header, and of a body
 DROP = signal.SIGUSR1  # nobody waits any more for what is computed
 LOADING = 600.0  # seconds in which a process has its models, or is given up
 PAUSES = 1.0, 60.0  # seconds before a process that could not be started is tried again: the first time, and at most
-MEMORY = 1 / 8  # of the newest in the mean of the seconds that an answer takes
+MEMORY = 1 / 8  # weight of the newest in the mean of the seconds that an answer takes, at least
 KINDS: dict[int, type[VitrailError]] = {kind.exit_code: kind for kind in (RunError, UsageError, DataError)}
 
 
@@ -161,7 +161,7 @@ class Pool:
         self.load, self.count, self.bound, self.timeout = load, count, bound, timeout
         self.changed, self.warn = changed, warn
         self.jobs, self.idle, self.workers = deque[QueuedRequest](), list[WorkerProcess](), set[WorkerProcess]()
-        self.models, self.seconds, self.restarts = dict[str, dict[str, Any]](), 1.0, 0
+        self.models, self.seconds, self.answered, self.restarts = dict[str, dict[str, Any]](), 1.0, 0, 0
         self.tasks = set["asyncio.Task[None]"]()
 
     @property
@@ -285,7 +285,8 @@ class Pool:
             return
         worker.job = None
         if not header.get("dropped"):
-            self.seconds += MEMORY * (time.monotonic() - began - self.seconds)
+            self.answered += 1
+            self.seconds += max(MEMORY, 1 / self.answered) * (time.monotonic() - began - self.seconds)
             if not job.answer.done():
                 job.answer.set_result((header, body))
         elif not job.answer.done():  # it was meant for the one before

@@ -35,7 +35,7 @@ from vitrail.weights.assume import load_arguments
 from vitrail.weights.places import is_foreign
 
 BELOW = 10  # by how much a process that explains gives way to those that answer, of 19
-FIRST = {"predict": 3, "explain": 1}  # answers to an image of noise, of which the fastest says how long one takes
+FIRST = {"predict": ({}, 3), "explain": ({"trust": False}, 1)}  # what is asked of an image of noise, and how often
 SIDES = 375, 500  # pixels of that image
 DIGITS = 12  # of the hash of all weights
 
@@ -286,11 +286,12 @@ def _first(models: Mapping[str, Served]) -> dict[str, Any]:
     noise = np.random.default_rng(0).integers(0, 256, (*SIDES, 3), dtype=np.uint8)
     Image.fromarray(noise).save(content, "JPEG")
     for name, served in models.items():
-        for route, times in ((route, FIRST[route]) for route in served.routes if route in FIRST):
-            took = list[float]()
+        for route in served.routes.keys() & FIRST:
+            (query, times), took = FIRST[route], list[float]()
+            header = {"model": name, "route": route, "query": query, "type": "image/jpeg"}
             for _ in range(times):
                 began = time.perf_counter()
-                answer(models, {"model": name, "route": route, "query": {}, "type": "image/jpeg"}, content.getvalue())
+                answer(models, header, content.getvalue())
                 took.append(time.perf_counter() - began)
             seconds = max(seconds, min(took))
         notes = origin_words(served.model.facts)

@@ -1,0 +1,299 @@
+"""`vitrail serve`: the same answers as elsewhere, an end to what waits, and no harm by what strangers send."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+import torch
+from PIL import Image
+
+import vitrail
+from tests import shared_runs as runs
+from tests.cli.command import call
+from tests.deploy.serving import JPEG, ROOT, Reply, Server, encoded, form, jpeg, serving
+from tests.deploy.small import exported
+from vitrail.data.images import NamedImage, open_image
+
+PHOTOS, EXPORT = "?model=photos", "?model=model"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of this file alone, and the features of its images."""
+    folder = tmp_path_factory.mktemp("served")
+    vitrail.embed(runs.copy_of("photos", folder), runs.photographs() / "abc" / "val", out=folder / "known.npz")
+    return folder / "photos"
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    """One for all tests; the last of them ends it."""
+    words = [str(run), str(exported()), "--workers", "1", "--timeout", "4", "--features", str(run.parent / "known.npz")]
+    with serving(words, run.parent / "log.txt") as server:
+        server.await_routes("predict", "explain", "embed", "similar")
+        yield server
+
+
+def photograph() -> bytes:
+    file = min((runs.photographs() / "abc" / "val").rglob("*.*"))
+    return encoded(Image.open(file).convert("RGB"), "JPEG", quality=90)
+
+
+def test_one_file_gets_one_answer_however_it_is_sent_and_whoever_is_asked(server: Server, tmp_path: Path) -> None:
+    content = jpeg(1)
+    (tmp_path / "a.jpg").write_bytes(content)
+    words = str(exported()), str(tmp_path / "a.jpg"), "--coverage", "0.9", "--json"
+    (typed,) = json.loads(call("predict", *words).out)
+    ours = vitrail.load(exported()).predict(content, coverage=0.9)[0].to_dict()
+    body, headers = form(("a.jpg", content), ("../b<i>.jpg", content), field="images")
+    lines = {"images": [base64.b64encode(content).decode()] * 2}
+    both = server.ask(f"/predict{EXPORT}&coverage=0.9", body, headers)
+    as_json = server.ask(
+        f"/predict{EXPORT}&coverage=0.9", json.dumps(lines).encode(), {"Content-Type": "application/json"}
+    )
+    plain = server.ask(f"/predict{EXPORT}&coverage=0.9", content, JPEG)
+    rows = [one for reply in (both, as_json, plain) for one in reply.json["predictions"]]
+    assert [one["file"] for one in rows] == ["a.jpg", "b<i>.jpg", "1", "2", "1"]
+    assert b"<" not in both.content
+    for row in rows:
+        assert set(row) == set(typed)
+        assert (row["label"], row["set"], row["compute_dtype"]) == (typed["label"], typed["set"], "fp32")
+        assert (row["label"], row["set"]) == (ours["label"], [*ours["set"]])
+        for other in (typed, ours):
+            assert row["probability"] == pytest.approx(other["probability"], abs=1e-4)
+            assert dict(row["top"]) == pytest.approx(dict(map(tuple, other["top"])), abs=1e-4)
+    known = {one["model"]: one["version"] for one in server.ask("/ready").json["models"]}
+    assert (both.json["model"], both.json["version"]) == ("model", known["model"])
+    assert len({*known.values()}) == 2
+    assert len(server.ask(f"/predict{EXPORT}&top=2", content, JPEG).json["predictions"][0]["top"]) == 2
+
+
+def test_maps_features_and_neighbours_are_those_of_the_library(server: Server, run: Path) -> None:
+    content, model = photograph(), vitrail.load(run)
+    image = NamedImage("1", open_image(content))
+    explained = server.ask(f"/explain{PHOTOS}&overlay=true", content, JPEG).json["images"][0]["attributions"][0]
+    ours = vitrail.explain.report(model, [image], precision="fp32")[0].to_dict()["attributions"][0]
+    assert explained["trust"]["verdict"] == ours["trust"]["verdict"]
+    assert explained["trust"]["score"] == pytest.approx(ours["trust"]["score"], abs=1e-3)
+    if ours["values"] is not None:
+        torch.testing.assert_close(
+            torch.tensor(explained["values"]), torch.tensor(ours["values"]), atol=1e-4, rtol=1e-3
+        )
+        assert base64.b64decode(explained["overlay"]).startswith(b"\x89PNG")
+    untested = server.ask(f"/explain{PHOTOS}&trust=false&method=rollout", content, JPEG).json["images"][0]
+    assert [(one["method"], one["trust"]) for one in untested["attributions"]] == [("rollout", None)]
+    with torch.no_grad():
+        (pooled,) = vitrail.nn.features(model.network, model.tensor([image])).pooled
+    (features,) = server.ask(f"/embed{PHOTOS}", content, JPEG).json["features"]
+    assert any(torch.allclose(pooled, torch.tensor(each), atol=1e-4) for each in features.values() if each != "1")
+    found = server.ask(f"/similar{PHOTOS}&neighbours=3", content, JPEG).json
+    near = found["queries"][0]["neighbours"]
+    assert (found["images"], len(near)) == (len(vitrail.features.file.read_features(run.parent / "known.npz")), 3)
+    assert near[0]["distance"] < 0.05
+    assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+    for path in (f"/explain{EXPORT}", f"/embed{EXPORT}", f"/similar{EXPORT}"):
+        refused = server.ask(path, content, JPEG)
+        refused.must_be_refused(404)
+        assert "/predict" in refused.json["try"]
+
+
+def bomb() -> bytes:
+    """A PNG that has 100,000 x 100,000 pixels, as it says."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(10_000)))
+
+
+def test_what_strangers_send_is_refused_in_one_form(server: Server) -> None:
+    good, two = jpeg(), [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    restarts = server.counts("worker_restarts")
+    words = {"Content-Type": "application/json"}
+    for status, body, headers in (
+        (422, b"", JPEG),
+        (422, b"no image", JPEG),
+        (422, good[: len(good) // 2], JPEG),
+        (413, bomb(), JPEG),
+        (422, encoded(two[0], "GIF", save_all=True, append_images=two[1:]), JPEG),
+        (422, encoded(two[0], "WEBP", save_all=True, append_images=two[1:]), JPEG),
+        (415, good, {"Content-Type": "text/html"}),
+        (415, good, {}),
+        (400, good, words),
+        (400, b"[" * 100_000, words),
+        (400, b'{"images": ["?"]}', words),
+        (400, b'{"images": "AAAA"}', words),
+        (400, b'{"images": [], "path": "/etc/passwd"}', words),
+        (422, b'{"images": []}', words),
+        (422, json.dumps({"images": ["AAAA"] * 33}).encode(), words),
+        (400, good, {"Content-Type": "multipart/form-data"}),
+        (400, good, {"Content-Type": "multipart/form-data; boundary=XX"}),
+        (422, *form()),
+        (422, *form(*[(f"{n}.jpg", good) for n in range(40)])),
+        (422, *form(("/etc/passwd", b"no image"))),
+        (422, b'--XX\r\nContent-Disposition: form-data; name="image"\r\n\r\nphoto.jpg\r\n--XX--\r\n', form()[1]),
+        (413, bytes(40 * 2**20), JPEG),
+    ):
+        server.ask(f"/predict{EXPORT}", body, headers).must_be_refused(status)
+    for status, path in (
+        (422, "/predict"),
+        (404, "/predict?model=nosuch"),
+        (422, f"/predict{EXPORT}&nosuch=1"),
+        (422, f"/predict{EXPORT}&top=0"),
+        (422, f"/predict{EXPORT}&coverage=2"),
+        (422, f"/explain{PHOTOS}&method=os:system"),
+        (422, f"/explain{PHOTOS}&target=nosuch"),
+        (404, "/nosuch"),
+        (405, "/ready"),
+    ):
+        server.ask(path, good, JPEG).must_be_refused(status)
+    server.ask(f"/explain{PHOTOS}", *form(("a", good), ("b", good))).must_be_refused(422)
+    assert server.counts("worker_restarts") == restarts
+    log = server.text.splitlines()
+    assert not [line for line in log if "passwd" in line or ".jpg" in line or "Traceback" in line]
+    assert any(line.split()[1:3] == ["other", "404"] for line in log)
+
+
+def test_a_burst_is_answered_rightly_or_refused_at_once(server: Server) -> None:
+    """60 bodies of 5 MB at once, of which few can wait: no connection is broken, by any client."""
+    large = encoded(Image.effect_noise((2500, 1900), 90).convert("RGB"), "JPEG", quality=97)
+    assert 4e6 < len(large) < 8e6
+    right = server.ask(f"/predict{EXPORT}", large, JPEG).json
+    address = f"http://127.0.0.1:{server.port}/predict{EXPORT}"
+
+    def by_requests(number: int) -> Reply:
+        found = requests.post(address, data=large, headers=JPEG, timeout=120)
+        return Reply(found.status_code, {key.lower(): value for key, value in found.headers.items()}, found.content)
+
+    def by_curl(number: int) -> Reply:
+        words = ["curl", "-s", "-S", "-i", "--data-binary", "@-", "-H", "Content-Type: image/jpeg", address]
+        found = subprocess.run(words, input=large, capture_output=True)
+        assert found.returncode == 0, found.stderr
+        head, _, content = found.stdout.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").partition(b"\r\n\r\n")
+        pairs = (line.partition(": ")[::2] for line in head.decode().split("\r\n")[1:])
+        return Reply(int(head.split()[1]), {key.lower(): value for key, value in pairs}, content)
+
+    clients = [by_requests, by_curl, lambda number: server.ask(f"/predict{EXPORT}", large, JPEG)]
+    with ThreadPoolExecutor(60) as pool:
+        found = list(pool.map(lambda number: clients[number % 3](number), range(60)))
+    statuses = Counter(one.status for one in found)
+    assert statuses.keys() == {200, 503}
+    assert statuses[200] >= 5
+    for one in found:
+        if one.status == 503:
+            one.must_be_refused(503)
+        else:
+            assert one.json == right
+    assert max(server.counts("queue_length").values()) == 0
+
+
+def test_a_process_that_dies_or_gets_stuck_is_replaced_and_a_client_that_goes_is_dropped(server: Server) -> None:
+    content, before = jpeg(), sum(server.counts("worker_restarts").values())
+    answering = server.workers()[1]
+    os.kill(answering, signal.SIGSTOP)
+    began = time.monotonic()
+    server.ask(f"/predict{EXPORT}", content, JPEG).must_be_refused(503)
+    assert 3 < time.monotonic() - began < 15
+    server.ask(f"/predict{EXPORT}", content, JPEG)  # waits for the one in its place
+    answering = server.workers()[1]
+    os.kill(answering, signal.SIGKILL)
+    time.sleep(0.2)
+    assert server.ask(f"/predict{EXPORT}", content, JPEG).status == 200
+    assert sum(server.counts("worker_restarts").values()) == before + 2
+    explaining, *_ = server.workers()
+    os.kill(explaining, signal.SIGSTOP)  # or the client would have to be quick
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            head = f"Host: a\r\nContent-Type: image/jpeg\r\nContent-Length: {len(content)}\r\n\r\n"
+            gone.sendall(f"POST /explain{PHOTOS} HTTP/1.1\r\n{head}".encode() + content)
+            time.sleep(0.2)
+    os.kill(explaining, signal.SIGCONT)
+    assert server.ask(f"/explain{PHOTOS}", content, JPEG).status == 200
+    assert server.counts("requests_total").get('route="/explain",status="499"') == 3
+    assert server.workers()[0] == explaining
+
+
+def test_models_are_exchanged_and_what_was_taken_is_answered_at_the_end(server: Server, run: Path) -> None:
+    content, statuses, stop = jpeg(), Counter[int](), threading.Event()
+    version = server.ask(f"/predict{PHOTOS}", content, JPEG).json["version"]
+    maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "libtorch" not in maps
+    assert "onnxruntime" not in maps
+
+    def ask_on() -> None:
+        while not stop.is_set():
+            statuses[server.ask(f"/predict{PHOTOS}", content, JPEG).status] += 1
+
+    asking = threading.Thread(target=ask_on)
+    asking.start()
+    model = vitrail.load(run)
+    with torch.no_grad():
+        model.network.head.bias.add_(1)
+    weights = run / "model" / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(b"damaged")
+    server.process.send_signal(signal.SIGHUP)
+    server.await_line("not exchanged")
+    assert server.ask(f"/predict{PHOTOS}", content, JPEG).json["version"] == version
+    weights.write_bytes(kept)
+    shutil.rmtree(run / "model")
+    model.save(run / "model")
+    server.process.send_signal(signal.SIGHUP)
+    server.await_line("(?m)^exchanged")
+    stop.set()
+    asking.join()
+    assert statuses.keys() == {200}
+    assert server.ask(f"/predict{PHOTOS}", content, JPEG).json["version"] != version
+    explaining, *_ = server.workers()
+    os.kill(explaining, signal.SIGSTOP)
+    with ThreadPoolExecutor(3) as pool:
+        taken = [pool.submit(server.ask, f"/explain{PHOTOS}", content, JPEG) for _ in range(3)]
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        server.await_line("stopping")
+        ready = server.ask("/ready")
+        assert (ready.status, ready.json["status"]) == (503, "stopping")
+        server.ask(f"/predict{PHOTOS}", content, JPEG).must_be_refused(503)
+        os.kill(explaining, signal.SIGCONT)
+        assert [each.result().status for each in taken] == [200, 200, 200]
+    assert server.process.wait(30) == 0
+    assert "Traceback" not in server.text
+
+
+def test_what_cannot_be_served_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, token = str(exported()), tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o644)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = call("serve", model, "--port", port)
+        assert (answer.code, port in answer.problem) == (2, True)
+    twice = call("serve", model, f"model={model}", "--port", "0")
+    assert (twice.code, "model" in twice.problem) == (2, True)
+    readable = call("serve", model, "--port", "0", "--token-file", token)
+    assert (readable.code, readable.hint) == (2, f"chmod 600 {token}")
+    code = "import sys; sys.modules['fastapi'] = None; from vitrail.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    words = [sys.executable, "-c", code, "serve", model, "--port", "0"]
+    missing = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert (missing.returncode, missing.stderr.splitlines()[1]) == (2, 'try: pip install "vitrail[serve]"')
+    (tmp_path / "broken.onnx").write_bytes(b"none")
+    words = [sys.executable, "-m", "vitrail", "serve", str(tmp_path / "broken.onnx"), "--port", "0"]
+    broken = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+    assert (broken.returncode, len(broken.stderr.splitlines())) == (3, 2)
