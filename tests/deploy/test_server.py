@@ -27,6 +27,8 @@ from tests import shared_runs as runs
 from tests.cli.command import call
 from tests.deploy.serving import JPEG, ROOT, Reply, Server, encoded, form, jpeg, serving
 from tests.deploy.small import exported
+from tests.pages.browser import CHROMIUM, Browser
+from tests.pages.structure import Structure, without_data
 from vitrail.data.images import NamedImage, open_image
 
 PHOTOS, EXPORT = "?model=photos", "?model=model"
@@ -110,6 +112,85 @@ def test_maps_features_and_neighbours_are_those_of_the_library(server: Server, r
         refused = server.ask(path, content, JPEG)
         refused.must_be_refused(404)
         assert "/predict" in refused.json["try"]
+
+
+SHOWN = """[...document.querySelectorAll("#top tr")].map((row) => [...row.cells].map((cell) => cell.textContent))"""
+DRAWN = """[...document.querySelectorAll(".values tr")].map((row) => [...row.querySelectorAll("td")].map(
+    (cell) => Number(cell.textContent)))"""
+PASTED = """(() => {
+    const data = new DataTransfer();
+    data.items.add(new File([Uint8Array.from(atob("%s"), (letter) => letter.charCodeAt(0))], "pasted.jpg"));
+    document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data }));
+})()"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
+def test_the_page_shows_what_the_server_answers(server: Server, tmp_path: Path) -> None:
+    hostile = tmp_path / "<img src=x onerror=alert(1)>&amp;.jpg"
+    contents = photograph(), jpeg(3), jpeg(4)
+    hostile.write_bytes(contents[0])
+    (tmp_path / "b.jpg").write_bytes(contents[1])
+    (tmp_path / "empty.jpg").touch()
+    reply, address = server.ask("/"), f"http://127.0.0.1:{server.port}/"
+    page = reply.content.decode()
+    (policy,) = (value for value in Structure(page).attribute("meta", "content") if "default-src" in value)
+    assert reply.headers["content-security-policy"] == f"{policy}; frame-ancestors 'none'"
+    assert "://" not in without_data(page)
+    browser = Browser()
+
+    def must_show(name: str, content: bytes, query: str) -> None:
+        there = json.dumps(name)
+        browser.await_true(f"document.getElementById('name').textContent === {there} && !answer.hidden")
+        (one,) = server.ask(f"/predict{query}", content, JPEG).json["predictions"]
+        assert browser.ask("verdict.querySelector('b').textContent") == one["label"]
+        assert one["label"] in browser.ask("said.textContent")
+        rows = [[label, f"{100 * value:.1f}\u00a0%"] for label, value in one["top"]]
+        assert browser.ask(SHOWN) == rows
+        browser.await_true("image.naturalWidth > 0")
+        for label in one.get("set", ()):
+            assert f"“{label}”" in browser.ask("notes.textContent")
+
+    try:
+        browser.open(address)
+        for _ in range(2):  # past the select of models
+            browser.press("Tab")
+        assert browser.ask("document.activeElement.labels[0].textContent.trim()") == "File"
+        browser.choose(hostile)
+        must_show(hostile.name, contents[0], PHOTOS)
+        browser.press("Tab")
+        assert browser.ask("document.activeElement.id") == "why"
+        browser.press("Enter")
+        browser.await_true("document.querySelector('.map img')?.naturalWidth > 0")
+        (own,) = server.ask(f"/explain{PHOTOS}", contents[0], JPEG).json["images"][0]["attributions"]
+        assert (
+            browser.ask("document.querySelector('.verdict-name strong').textContent").lower() == own["trust"]["verdict"]
+        )
+        torch.testing.assert_close(torch.tensor(browser.ask(DRAWN)), torch.tensor(own["values"]), rtol=2e-3, atol=1e-4)
+        assert browser.ask("document.activeElement.id") == "maps"
+        for width in (375, 768, 1280):
+            browser.send(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            )
+            assert browser.ask("document.documentElement.scrollWidth <= innerWidth"), width
+        browser.drop(tmp_path / "b.jpg")
+        must_show("b.jpg", contents[1], PHOTOS)
+        assert browser.ask("maps.childElementCount") == 0  # that was of another image
+        browser.ask("model.value = 'model'; model.dispatchEvent(new Event('change'))")
+        browser.await_true("document.querySelectorAll('#top tr').length === 5")
+        must_show("b.jpg", contents[1], f"{EXPORT}&coverage=0.9")
+        assert browser.ask("why.hidden"), "an export cannot be explained"
+        browser.ask(PASTED % base64.b64encode(contents[2]).decode())
+        must_show("pasted.jpg", contents[2], f"{EXPORT}&coverage=0.9")
+        assert browser.errors == []
+        assert all(url.startswith((address, "data:")) for url in browser.requests)
+        browser.drop(tmp_path / "empty.jpg")
+        browser.await_true("failed.textContent")
+        refused = server.ask(f"/predict{EXPORT}", *form(("empty.jpg", b""))).json
+        assert all(words in browser.ask("failed.textContent") for words in refused.values())
+        assert browser.ask("answer.hidden && document.querySelectorAll('img[src=x]').length === 0")
+    finally:
+        browser.close()
 
 
 def bomb() -> bytes:

@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 
+from tests.pages.browser import CHROMIUM, Browser
 from vitrail.deploy.server import app, launch
 from vitrail.deploy.server.pool import Pool
 
@@ -149,6 +151,49 @@ def test_only_who_has_the_token_is_answered() -> None:
             got, headers, found = sent(here.port, f"{path} HTTP/1.1\r\n{lines}{ending}".encode("latin-1"))
             assert got == status, path
             assert status != 401 or (headers["www-authenticate"], set(found)) == ("Bearer", {"error", "try"})
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
+def test_the_page_asks_for_a_token_and_waits_where_the_server_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = "<b onclick=alert(1)>bee</b>"
+    found = {
+        "model": "m",
+        "version": "0",
+        "predictions": [{"label": label, "probability": 0.9996, "top": [[label, 1]]}],
+    }
+
+    async def answer(self: Fake, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        self.asked.append((header, body))
+        return {"status": 200, "images": []}, json.dumps(found).encode()
+
+    monkeypatch.setattr(Fake, "ask", answer)
+    (tmp_path / "a.jpg").write_bytes(b"abc")
+    browser = Browser()
+    try:
+        with listening("s3cret") as here:
+            browser.open(f"http://127.0.0.1:{here.port}/")
+            assert not browser.ask("key.checkVisibility()")
+            browser.drop(tmp_path / "a.jpg")
+            browser.await_true("key.checkVisibility() && document.activeElement.id === 'token'")
+            assert browser.ask("failed.textContent")
+            here.pool.bound = 0
+            browser.send("Input.insertText", text="s3cret")
+            browser.press("Enter")
+            browser.await_true("said.textContent.includes('busy') && !failed.textContent")
+            assert here.pool.asked == []
+            here.pool.bound = 4
+            browser.await_true("!answer.hidden")
+            assert browser.ask("verdict.textContent") == f"Prediction: {label} (over 99.9\u00a0%)."
+            assert len(here.pool.asked) == 1
+            here.pool.bound = 0  # and stays so
+            browser.press("Enter")
+            browser.await_true("failed.textContent")
+            assert (here.service.statuses["/predict", 503], browser.ask("answer.hidden")) == (3, True)
+    finally:
+        browser.close()
 
 
 def test_openapi_shows_what_is_taken_and_answered() -> None:

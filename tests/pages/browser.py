@@ -45,6 +45,7 @@ class Browser:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.loaded = 0
+        self.chooser: int | None = None
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self.session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -70,6 +71,8 @@ class Browser:
             self.requests.append(about["request"]["url"])
         elif name == "Page.loadEventFired":
             self.loaded += 1
+        elif name == "Page.fileChooserOpened":
+            self.chooser = about["backendNodeId"]
         return answer
 
     def send(self, method: str, timeout: float = 60, **about: object) -> dict:
@@ -85,12 +88,13 @@ class Browser:
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
 
-    def open(self, path: Path, script: bool = True) -> None:
+    def open(self, path: Path | str, script: bool = True) -> None:
+        """A file, or an address."""
         self.errors.clear()
         self.requests.clear()
         self.send("Emulation.setScriptExecutionDisabled", value=not script)
         before = self.loaded
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         deadline = time.monotonic() + 60
         while self.loaded == before:
             self._receive(deadline)
@@ -100,6 +104,27 @@ class Browser:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def await_true(self, expression: str, seconds: float = 30) -> None:
+        until = time.monotonic() + seconds
+        while not self.ask(expression):
+            assert time.monotonic() < until, (expression, self.ask("document.body.innerText"), self.errors)
+            time.sleep(0.02)
+
+    def choose(self, path: Path) -> None:
+        """Press Enter on the focused input, and take a file in the dialogue that it opens."""
+        self.send("Page.setInterceptFileChooserDialog", enabled=True)
+        self.chooser = None
+        self.press("Enter")
+        deadline = time.monotonic() + 10
+        while self.chooser is None:
+            self._receive(deadline)
+        self.send("DOM.setFileInputFiles", files=[str(path)], backendNodeId=self.chooser)
+
+    def drop(self, path: Path) -> None:
+        about = {"x": 5, "y": 5, "data": {"items": [], "files": [str(path)], "dragOperationsMask": 1}}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.send("Input.dispatchDragEvent", type=kind, **about)
 
     def press(self, key: str) -> None:
         code = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, " ": 32, "Enter": 13}[key]

@@ -106,7 +106,9 @@ def asset(name: str) -> str:
     return resources.files("vitrail.pages").joinpath(name).read_text(encoding="utf-8")
 
 
-def document(template: str, title: str, kind: str, values: Mapping[str, object]) -> str:
+def document(
+    template: str, title: str, kind: str, values: Mapping[str, object], script: str = "page.js", policy: str = ""
+) -> str:
     """A whole page, which allows itself one style, one script and images given as data, and nothing else.
 
     Args:
@@ -114,14 +116,19 @@ def document(template: str, title: str, kind: str, values: Mapping[str, object])
         title: Of the window.
         kind: What the page is of, in a word, by which `is_page` knows it again.
         values: What the template shows, by name.
+        script: The file of its script.
+        policy: What it allows itself instead; what `policy_of` says when empty.
     """
-    style, script = asset("page.css"), asset("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
-    around = {"policy": policy, "kind": kind, "title": title, "style": Markup(style), "script": Markup(script)}
+    assets = {"style": Markup(asset("page.css")), "script": Markup(asset(script))}
+    around = {"policy": policy or policy_of(script), "kind": kind, "title": title, **assets}
     return template_environment().get_template(template).render({**values, **around})
+
+
+def policy_of(script: str) -> str:
+    """The Content-Security-Policy of a page with this script."""
+    style, own = (content_hash(asset(name)) for name in ("page.css", script))
+    sources = f"img-src data:; style-src '{style}'; script-src '{own}'"
+    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
 def content_hash(text: str) -> str:
@@ -270,6 +277,22 @@ def explanation_page(
         "made": made or MadeView(),
     }
     return document("explanation.html", f"{heading} · explanation", EXPLANATION, values)
+
+
+# ---- the page of a server
+
+ASKING = "serve.js"  # its script
+
+
+def serve_page(models: Sequence[str]) -> tuple[str, str]:
+    """The page on which an image is sent to a server, and its Content-Security-Policy: it may ask that server.
+
+    Args:
+        models: The names of those that answer.
+    """
+    policy = f"{policy_of(ASKING)}; connect-src 'self'"
+    title = f"{models[0]} · vitrail" if len(models) == 1 else "vitrail"
+    return document("serve.html", title, "serve", {"models": models}, ASKING, policy), policy
 
 
 # ---- the page of the nearest images

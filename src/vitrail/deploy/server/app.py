@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -32,6 +32,7 @@ MOST_REQUESTS = 512  # that are read, wait or are answered at a time
 BODY_SECONDS = 60.0  # in which a body has come
 GONE = 499  # as nginx calls a client that has gone
 PROBES = ("/health", "/ready", "/metrics")  # which are not logged
+OPEN = ("/", *PROBES[:2])  # for which no token is asked
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
 TEXTS = json.loads(Path(__file__).with_name("openapi.json").read_text())  # what OpenAPI says of the routes
 
@@ -260,6 +261,13 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
             name=route,
         )(posted(route, kind))
 
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        from vitrail.pages.render import serve_page  # takes a second, on a thread of its own
+
+        content, policy = serve_page(list(service.answering.load["models"]))
+        return HTMLResponse(content, headers={"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
+
     @app.get("/health", summary="Whether the server is alive")
     async def health() -> dict[str, str]:
         return {"status": "alive"}
@@ -267,7 +275,12 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
     @app.get("/ready", summary="Whether it takes requests, and by which models")
     async def ready() -> Response:
         models = [
-            {"model": name, "version": one["version"], "routes": service.routes_of(name)}
+            {
+                "model": name,
+                "version": one["version"],
+                "routes": service.routes_of(name),
+                "sets": one.get("sets", False),
+            }
             for name, one in service.answering.models.items()
         ]
         status = "ready" if service.ready else "stopping" if service.draining else "loading"
@@ -318,7 +331,7 @@ class _Passage:
             return refused(service.answering.refusal())
         given = re.sub(rb"(?i)^bearer +", b"", self.headers.get(b"authorization", b""))
         wanted = (service.token or "").encode()
-        if wanted and self.scope["path"] not in PROBES[:2] and not secrets.compare_digest(given, wanted):
+        if wanted and self.scope["path"] not in OPEN and not secrets.compare_digest(given, wanted):
             found = refused(Refusal(401, "the server asks for a token", "-H 'Authorization: Bearer TOKEN'"))
             found.headers["WWW-Authenticate"] = "Bearer"
             return found

@@ -31,6 +31,7 @@ from vitrail.io import plain
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn.networks import evaluating, weights_hash
+from vitrail.tasks.calibration import COVERAGE
 from vitrail.weights.assume import load_arguments
 from vitrail.weights.places import is_foreign
 
@@ -97,6 +98,7 @@ def answer_explain(served: Served, images: Sequence[NamedImage], query: Query) -
     report = explain_images(images, plan_report(served.model, wanted))
     found = report.to_dict()
     for one, row in zip(report, found["images"], strict=True):
+        row["summary"] = list(one.view.summary)
         for view, own in zip(one.view.attributions, row["attributions"], strict=True):
             if query.get("overlay") and view.values.size:
                 own["overlay"] = base64.b64encode(png(overlay_of(view, one.view), {"Title": view.title})).decode()
@@ -295,9 +297,19 @@ def _first(models: Mapping[str, Served]) -> dict[str, Any]:
                 took.append(time.perf_counter() - began)
             seconds = max(seconds, min(took))
         notes = origin_words(served.model.facts)
-        about[name] = {"version": served.version, "routes": [*served.routes], "notes": notes}
+        facts = {"version": served.version, "routes": [*served.routes], "sets": _promises(served.model)}
+        about[name] = facts | {"notes": notes}
     device = next(iter(models.values())).model.device.type
     return {"models": about, "device": device, "seconds": seconds}
+
+
+def _promises(model: Model) -> bool:
+    """Whether predictions can have sets or intervals."""
+    try:
+        model.output.promising(COVERAGE)
+    except VitrailError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
