@@ -17,6 +17,7 @@ from vitrail.errors import Hint, UsageError
 
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
+Engine = Literal["ray", "docker", "k8s", "triton"]  # that can serve a model in place of our own server
 # tests/cli/test_flags.py compares these names and those in help texts with their tables, which are not imported here
 LEARNT = "classify", "multilabel", "attributes", "regression", "sequences"  # the tasks
 RECIPE = (

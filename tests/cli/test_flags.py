@@ -212,6 +212,7 @@ FLAGS = {
         "--watch",
         "--device",
         "--threads",
+        *("--check", "--print", "--out", "--json"),
     },
     "data": {
         *LAYOUT,
@@ -237,7 +238,7 @@ POSITIONALS = {
     "embed": ["RUN", "DATA"],
     "similar": ["RUN", "IMAGES", "DATA"],
     "export": ["RUN"],
-    "serve": ["MODELS"],
+    "serve": ["[MODELS]"],
     "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
     "doctor": ["[RUN]"],

@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,36 @@ def test_the_page_shows_what_the_server_answers(server: Server, tmp_path: Path) 
         assert browser.ask("answer.hidden && document.querySelectorAll('img[src=x]').length === 0")
     finally:
         browser.close()
+
+
+def test_a_server_is_checked_against_the_models_here(server: Server, run: Path, tmp_path: Path) -> None:
+    """It passes as it is; other weights, and the same with other words, are both seen."""
+    words = "serve", "--check", f"http://127.0.0.1:{server.port}/", "--json"
+    done = call(*words, run, exported())
+    assert (done.code, done.err) == (0, "")
+    ours, small = json.loads(done.out)["models"]
+    assert [one["model"] for one in (ours, small)] == ["photos", "model"]
+    assert {one["model"]: one["version"] for one in server.ask("/ready").json["models"]} == {
+        one["model"]: one["version"] for one in (ours, small)
+    }
+    assert min(ours["images"], small["images"]) >= 8
+    assert ours["of"] != small["of"]  # of its run, and drawn
+    for name in ("weights", "words"):
+        model = vitrail.load(run)
+        if name == "weights":
+            with torch.no_grad():
+                model.network.head.bias[0] += 1e-3
+        else:
+            model = replace(model, output=replace(model.output, names=model.output.names[::-1]))
+        vitrail.save(model, tmp_path / name)
+        done = call(*words, f"photos={tmp_path / name}")
+        assert done.code == 1
+        assert ours["version"] in done.problem or name == "words"
+        if name == "words":
+            (one,) = json.loads(done.out)["models"]
+            assert one["version"] == ours["version"]
+            assert one["images"] == 1  # it ends at the first
+            assert one["differs"] in done.problem
 
 
 def bomb() -> bytes:

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from tests.pages.browser import CHROMIUM, Browser
-from vitrail.deploy.server import app, launch
+from vitrail.deploy.server import app, launch, names
 from vitrail.deploy.server.pool import Pool
 
 HEAD = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/jpeg\r\n"
@@ -214,5 +214,5 @@ def test_names_of_models(tmp_path: Any) -> None:
     (tmp_path / "latest").symlink_to(run)
     (tmp_path / "bees.onnx").touch()
     words = [str(tmp_path / "latest"), str(tmp_path / "bees.onnx"), "timm:vit_tiny", f"x={run}", "hf:google/vit@main"]
-    assert [*launch.named_models(words)] == ["digits", "bees", "vit_tiny", "x", "vit@main"]
-    assert [*launch.named_models([str(run / "model")])] == ["digits"]
+    assert [*names.named_models(words)] == ["digits", "bees", "vit_tiny", "x", "vit@main"]
+    assert [*names.named_models([str(run / "model")])] == ["digits"]

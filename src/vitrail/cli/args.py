@@ -20,6 +20,7 @@ from vitrail.options import (
     ColumnOptions,
     Computing,
     DistillOptions,
+    Engine,
     LayoutOptions,
     ServeOptions,
     TrainOptions,
@@ -435,16 +436,28 @@ class Serve(WeightsOptions, ServeOptions):
     that it took are answered; on SIGHUP it loads the models anew, and none is refused meanwhile. Leave TLS to a proxy
     in front of it.
 
+    With --check it starts nothing: it sends images to a server that runs, compares its answers with those of the model
+    here, and ends with exit code 1 if one differs. With --print it writes what another engine needs to serve the model.
+
     Example: vitrail serve runs/latest
 
     Attributes:
         models: Run or model folders, exports (.onnx) or pretrained weights; NAME=PATH gives one another name, by which
             ?model=NAME asks for it
         token_file: A file with the token that every request must bear, which nobody else can read; or $VITRAIL_TOKEN.
+        check: The address of a server that runs; it must answer as MODELS do here, by default runs/latest.
+        print: Print a Ray Serve application, a Dockerfile, a Kubernetes deployment or the configuration of a Triton
+            repository, each with the commands to use it.
+        out: With --print: a new folder into which that is written.
+        json: With --check: print one JSON object of what was compared.
     """
 
-    models: tuple[str, ...] = positional(example="runs/latest")
+    models: tuple[str, ...] = positional((), example="runs/latest", unless="check")
     token_file: Path | None = None
+    check: str | None = option(metavar="URL", example="http://127.0.0.1:8000", apart="print features watch")
+    print: Engine | None = option(example="docker", apart="features watch token_file")
+    out: Path | None = option(needs="print", example="deployed")
+    json: bool = option(False, needs="check")
 
 
 # ---- data, models, machines

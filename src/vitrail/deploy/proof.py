@@ -218,7 +218,7 @@ def _compare(
     apart = relative_gap(torch.tensor(own), torch.tensor(other)) if own or other else 0.0
     gap = relative_gap(outputs, torch.tensor([[math.nan if one is None else one for one in row] for row in theirs]))
     said = [{key: value for key, value in each.items() if key != MAP} for each in wanted]
-    flips = [own["file"] for own, other in zip(said, found, strict=True) if not _alike(own, other)]
+    flips = [own["file"] for own, other in zip(said, found, strict=True) if not alike(own, other)]
     words = [f"maps differ by {apart:.1e} of the largest number (at most {MAPS:.0e})"] * (not apart <= MAPS)
     words += [f"outputs differ by {gap:.1e} of the largest (at most {GAP:.0e})"] * (not gap <= GAP)
     words += (
@@ -229,15 +229,23 @@ def _compare(
     return gap, len(flips), words
 
 
-def _alike(own: Any, other: Any) -> bool:
-    """Whether what vitrail says stands in what another says: the same words, and numbers that are near."""
+def alike(own: Any, other: Any, within: float = ANSWERS) -> bool:
+    """Whether what vitrail says stands in what another says: the same words, and numbers that are near.
+
+    Args:
+        own: Of vitrail, as JSON has it.
+        other: Of another, which may say more.
+        within: By how much a number may differ, beside its size or 1.
+    """
     if isinstance(own, Mapping):
         said = {key: value for key, value in own.items() if key != "notes"}
-        return isinstance(other, Mapping) and all(_alike(value, other.get(key)) for key, value in said.items())
+        return isinstance(other, Mapping) and all(alike(value, other.get(key), within) for key, value in said.items())
     if isinstance(own, list | tuple):
-        return isinstance(other, list) and len(own) == len(other) and all(map(_alike, own, other))
+        if not isinstance(other, list) or len(own) != len(other):
+            return False
+        return all(alike(one, two, within) for one, two in zip(own, other, strict=True))
     if isinstance(own, float):
-        return isinstance(other, int | float) and abs(own - other) <= ANSWERS * max(1.0, abs(own))
+        return isinstance(other, int | float) and abs(own - other) <= within * max(1.0, abs(own))
     return own == other
 
 

@@ -8,11 +8,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +31,6 @@ LOOKED = 2.0  # seconds between two looks at watched files
 EXPLAINED = 10  # times as long may an explanation take as another answer
 WAITING = 2  # requests that wait for each process; more would wait longer than they are worth
 LEAST_WAITING, EXPLANATIONS = 4, 32  # that wait at least; explanations that wait
-
-
-def named_models(words: Sequence[str]) -> dict[str, str]:
-    """Paths of models by the names that they have here: PATH is called by its last part, NAME=PATH as it says.
-
-    Raises:
-        UsageError: Two have one name.
-    """
-    found = dict[str, str]()
-    for word in words:
-        name, equals, path = word.partition("=")
-        if not equals or Path(word).exists():
-            place = Path(word).expanduser().resolve() if Path(word).expanduser().exists() else Path(word)
-            place = place.parent if place.is_dir() and place.name == "model" else place
-            name, path = place.name if place.is_dir() else re.split(r"[/:]", word)[-1].removesuffix(place.suffix), word
-        if name in found:
-            problem = f"two models are called {name}: {found[name]} and {path}"
-            raise UsageError(problem, Hint(instead={word: f"{name}-2={path}"}))
-        found[name] = path
-    return found
 
 
 def serve(

@@ -25,6 +25,7 @@ from PIL import Image
 
 from vitrail.data.images import NamedImage
 from vitrail.deploy.server.bodies import decode_body
+from vitrail.deploy.server.names import DIGITS
 from vitrail.deploy.server.pool import DROP, LENGTHS, Refusal, frame_of
 from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.io import plain
@@ -38,7 +39,6 @@ from vitrail.weights.places import is_foreign
 BELOW = 10  # by how much a process that explains gives way to those that answer, of 19
 FIRST = {"predict": ({}, 3), "explain": ({"trust": False}, 1)}  # what is asked of an image of noise, and how often
 SIDES = 375, 500  # pixels of that image
-DIGITS = 12  # of the hash of all weights
 
 
 class Dropped(BaseException):

@@ -1,0 +1,110 @@
+"""What other engines need to serve a model: templates that lie beside this file, filled in."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from vitrail.errors import UsageError
+from vitrail.options import Engine, ServeOptions
+from vitrail.weights.places import is_onnx
+
+FILES = {  # what is written, and its template
+    "ray": ("app.py", "ray.py.txt"),
+    "docker": ("Dockerfile", "docker.txt"),
+    "k8s": ("deployment.yaml", "k8s.yaml"),
+    "triton": ("config.pbtxt", "triton.pbtxt"),
+}
+PORT, CORES, QUEUE = 8000, 2, 4  # where nothing else is typed; cores are replicas of Ray, too
+GRACE = 11  # times the seconds for an answer: an explanation has ten times as many
+OWN = "timeout", "queue", "explainers", "device", "threads"  # options that a server in a container gets as typed
+TYPES = {"tensor(uint8)": "TYPE_UINT8", "tensor(float)": "TYPE_FP32"}  # of ONNX, as Triton writes them
+
+
+def deployment(
+    engine: Engine, models: Mapping[str, str], options: ServeOptions, stated: Mapping[str, Any]
+) -> dict[str, str | Path]:
+    """What is to be written, by its place in a folder: a text, or the file that is copied there.
+
+    Args:
+        engine: What will serve.
+        models: Paths of models, by the names that they have there.
+        options: How they are served.
+        stated: What was typed of their weights, by name.
+
+    Raises:
+        UsageError: A model is no file or folder here, or has no export where one is needed.
+    """
+    places = {name: _place(engine, path) for name, path in models.items()}
+    inside = {name: f"/models/{name}{place.suffix * is_onnx(place)}" for name, place in places.items()}
+    context = "" if engine == "ray" else os.path.commonpath([place.parent for place in places.values()])
+    copies = ([os.path.relpath(place, context or None), inside[name]] for name, place in places.items())
+    port, cores, queue = options.port or PORT, options.workers or CORES, options.queue or QUEUE
+    kept = {each.name: each.default for each in fields(ServeOptions)}
+    words = ["vitrail", "serve", "--host=0.0.0.0", f"--port={port}", f"--workers={cores}"]
+    words += [f"--{name}={getattr(options, name)}" for name in OWN if getattr(options, name) != kept[name]]
+    values = {
+        "called": _line(", ".join(models)),
+        "checked": _line(shlex.join(f"{name}={path}" for name, path in models.items())),
+        "app": "vitrail-" + (re.sub("[^a-z0-9]+", "-", next(iter(models)).lower()).strip("-")[:40].strip("-") or "x"),
+        "context": _line(shlex.quote(context)),
+        "copies": "\n".join(f"COPY --chown=10001 {json.dumps(pair)}" for pair in copies),
+        "words": json.dumps([*words, *(f"{name}={place}" for name, place in inside.items())]),
+        "gibibytes": cores + options.explainers + 1,
+        "grace": round(GRACE * options.timeout),
+        "models": {name: str(place) for name, place in places.items()},
+        "stated": {name: str(one) if isinstance(one, Path) else one for name, one in stated.items()},
+        "ongoing": queue + 1,
+    }
+    values = vars(options) | values | {"port": port, "cores": cores, "queue": queue}
+    file, name = FILES[engine]
+    text = Template(Path(__file__).with_name(name).read_text("utf-8"))
+    if engine != "triton":
+        return {file: text.substitute(values)}
+    found = dict[str, str | Path]()
+    for name, place in places.items():
+        found[f"{name}/{file}"] = text.substitute(values, name=json.dumps(name, ensure_ascii=False), **_tensors(place))
+        found[f"{name}/1/model.onnx"] = place
+    return found
+
+
+def _place(engine: Engine, path: str) -> Path:
+    """What is served of a model: a file or folder, without the run around it; of Ray also a name.
+
+    Raises:
+        UsageError: It is none of this machine, or has no export where one is needed.
+    """
+    place = Path(path).expanduser()
+    if engine == "ray":
+        return place.resolve() if place.exists() else Path(path)
+    place = place.resolve()
+    if not is_onnx(place):
+        place /= "model" if engine != "triton" else "export/model.onnx"
+        place = place.parent if engine != "triton" and not place.is_dir() else place
+    if not place.exists():
+        problem = f"{path} has no export here" if engine == "triton" else f"{path} is no file or folder here"
+        raise UsageError(problem, f"vitrail export {shlex.quote(path)} --to onnx  # and serve what it writes")
+    return place
+
+
+def _tensors(file: Path) -> dict[str, str]:
+    """What an export declares of its inputs and outputs, but for the first side, which is the batch."""
+    from vitrail.model.onnx_file import open_session
+
+    session, found = open_session(file), dict[str, str]()
+    for kind, tensors in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        sides = [", ".join(str(side if isinstance(side, int) else -1) for side in each.shape[1:]) for each in tensors]
+        rows = zip(tensors, sides, strict=True)
+        lines = (f'  {{ name: "{each.name}", data_type: {TYPES[each.type]}, dims: [ {own} ] }}' for each, own in rows)
+        found[kind] = ",\n".join(lines)
+    return found
+
+
+def _line(text: str) -> str:
+    """As it stands in a comment, which ends with its line."""
+    return "".join(each if each.isprintable() else "?" for each in text)
