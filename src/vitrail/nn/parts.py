@@ -116,19 +116,21 @@ class AttentionPooling(nn.Module):
 
     Args:
         config: Of the network, for the heads, the size of the MLP and its activation.
-        heads: Another number of heads, with an MLP of 4 x width.
-        mlp: Whether there is an MLP with its norm.
+        heads: The network's when None.
+        hidden: Numbers in the middle of the MLP, the network's when None; 0 for no MLP and no norm before it.
         of_all: Whether the query attends to the tokens in front of the patches, too.
     """
 
-    def __init__(self, config: ViTConfig, heads: int | None = None, mlp: bool = True, of_all: bool = False) -> None:
+    def __init__(
+        self, config: ViTConfig, heads: int | None = None, hidden: int | None = None, of_all: bool = False
+    ) -> None:
         super().__init__()
         width, size = config.width, config.head_width if heads is None else config.width // heads
-        hidden = config.mlp_width if heads is None else 4 * width
+        hidden = config.mlp_width if hidden is None else hidden
         self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=width**-0.5))
-        self.attn = Attention(width, heads or config.heads, size, qkv_bias=mlp or config.qkv_bias)
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if mlp else None
-        self.mlp = MLP(width, hidden, ACTIVATIONS[config.activation]) if mlp else None
+        self.attn = Attention(width, heads or config.heads, size, qkv_bias=hidden > 0 or config.qkv_bias)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if hidden else None
+        self.mlp = MLP(width, hidden, ACTIVATIONS[config.activation]) if hidden else None
         self.of_all = of_all
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
@@ -248,8 +250,8 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "mlp": {"swiglu": swiglu, "normed_swiglu": normed_swiglu},
     "pooling": {
         "attention": AttentionPooling,
-        "attention_to_all": lambda c: AttentionPooling(c, heads=8, of_all=True),
-        "attention_alone": lambda c: AttentionPooling(c, mlp=False, of_all=True),
+        "attention_to_all": lambda c: AttentionPooling(c, heads=8, hidden=4 * c.width, of_all=True),
+        "attention_alone": lambda c: AttentionPooling(c, hidden=0, of_all=True),
         "mean_then_norm": MeanThenNorm,
         "class_and_mean": lambda c: ClassAndMean(),
     },
