@@ -161,7 +161,7 @@ class _Serving:
         finally:
             starting.cancel()
             for pool in self.service.pools:
-                pool.end()
+                await pool.end()
 
     async def start(self) -> None:
         """Start the processes: the first alone, since it says whether the models can be served, and how fast."""
@@ -184,7 +184,7 @@ class _Serving:
             await explaining.fill()
             if not any(one["routes"] for one in explaining.models.values()):
                 self.service.explaining = None
-                explaining.end()
+                await explaining.end()
         self._begin(self.renew())
         if self.options.watch:
             self._begin(self.look())

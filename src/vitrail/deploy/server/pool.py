@@ -130,11 +130,16 @@ class WorkerProcess:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise LostError("ended") from error
 
+    def send(self, number: int) -> None:
+        """A signal, if it is still there; asyncio's own method would take the news of its end from who waits for it."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
     def end(self) -> None:
         """End it, whatever it does."""
         self.writer.close()
-        with suppress(ProcessLookupError):
-            self.process.kill()
+        self.send(signal.SIGKILL)
 
 
 class Pool:
@@ -197,8 +202,7 @@ class Pool:
                 self.jobs.remove(job)
             for worker in self.workers:
                 if worker.job is job:
-                    with suppress(ProcessLookupError):
-                        worker.process.send_signal(DROP)
+                    worker.send(DROP)
             raise
 
     async def prepare(self, count: int | None = None) -> list[WorkerProcess]:
@@ -262,12 +266,13 @@ class Pool:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End all processes."""
         for task in self.tasks:
             task.cancel()
         for worker in self.workers:
             worker.end()
+            await worker.process.wait()
 
     def _dispatch(self) -> None:
         while self.jobs and self.idle:
