@@ -109,6 +109,7 @@ class WorkerProcess:
             raise RunError(f"a process that answers {error} while it loaded its models", hint) from error
         except BaseException:
             worker.end()
+            await worker.process.wait()
             raise
         worker.models, worker.device, worker.seconds = facts["models"], facts["device"], facts["seconds"]
         return worker

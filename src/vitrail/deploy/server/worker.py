@@ -7,6 +7,7 @@ strangers send, so it may die of it, and the process that listens goes on.
 import base64
 import io
 import json
+import logging
 import os
 import signal
 import socket
@@ -263,7 +264,8 @@ def work(number: int) -> None:
     """Load, say so, and answer until the other end is closed."""
     for stop in (signal.SIGINT, signal.SIGTERM, DROP):  # only the process that listens ends this one
         signal.signal(stop, signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # of Pillow's on odd files
+    warnings.simplefilter("ignore")  # of Pillow on odd files
+    logging.disable(logging.CRITICAL)  # of what parses forms, on odd ones
     stream = socket.socket(fileno=number).makefile("rwb")
     asked, _ = read_frame(stream)
     torch.set_num_threads(asked["threads"])
