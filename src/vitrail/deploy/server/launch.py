@@ -59,6 +59,7 @@ def serve(
     except OSError as error:
         problem = f"{options.host}, port {options.port}: {error.strerror or error}"
         raise UsageError(problem, Hint({"port": (options.port + 1) % 65536})) from error
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which asyncio sets of sockets that it makes itself
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
