@@ -17,6 +17,8 @@ import uvicorn
 from tests.pages.browser import CHROMIUM, Browser
 from vitrail.deploy.server import app, launch, names
 from vitrail.deploy.server.pool import Pool
+from vitrail.tasks.regression import NumberPrediction
+from vitrail.text import percent, percent_in_words
 
 HEAD = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/jpeg\r\n"
 
@@ -188,7 +190,23 @@ def test_the_page_asks_for_a_token_and_waits_where_the_server_is_busy(
             browser.await_true("!answer.hidden")
             assert browser.ask("verdict.textContent") == f"Prediction: {label} (over 99.9\u00a0%)."
             assert len(here.pool.asked) == 1
+            values = {"weight": 12.345678, "age": -3.27, "a b": 1234.56, "n": 51234.0, "price": 12345.6}
+            ends = {"weight": (10.1, 14.7), "age": (-4.0, -0.01), "price": (9990.0, 15500.0)}
+            told = NumberPrediction("a.jpg", values, ends, 0.9)
+            found["predictions"] = [told.to_dict()]
+            browser.press("Enter")
+            browser.await_true("verdict.textContent.includes('weight')")
+            assert browser.ask("verdict.textContent").replace("\u00a0", " ") == f"Prediction: {told.sentence()}."
+            for fraction in (0.0, 0.0004, 0.0052, 0.51, 0.9, 0.994, 0.9996, 1.0):
+                label = f"c{fraction}"
+                found["predictions"] = [{"label": label, "probability": fraction, "top": [[label, fraction]]}]
+                browser.press("Enter")
+                browser.await_true(f"verdict.textContent.includes('{label}')")
+                both = browser.ask("verdict.textContent + document.querySelector('.figure').textContent")
+                wanted = f"Prediction: {label} ({percent_in_words(fraction)}).{percent(fraction)}"
+                assert both.replace("\u00a0", " ") == wanted.replace("\u00a0", " ")
             here.pool.bound = 0  # and stays so
+            browser.ask("const later = setTimeout; window.setTimeout = (act, wait) => later(act, wait / 20)")
             browser.press("Enter")
             browser.await_true("failed.textContent")
             assert (here.service.statuses["/predict", 503], browser.ask("answer.hidden")) == (3, True)

@@ -284,7 +284,8 @@ def explanation_page(
 ASKING = "serve.js"  # its script
 
 
-def serve_page(models: Sequence[str]) -> tuple[str, str]:
+@cache
+def serve_page(models: tuple[str, ...]) -> tuple[str, str]:
     """The page on which an image is sent to a server, and its Content-Security-Policy: it may ask that server.
 
     Args:

@@ -18,11 +18,22 @@
     if (fraction < 0.0005) return "under 0.1\u00a0%";
     return fraction > 0.9995 ? "over 99.9\u00a0%" : `${(100 * fraction).toFixed(1)}\u00a0%`;
   };
-  const rounded = (value, half) => clean(
-    half > 0 ? value.toFixed(Math.min(20, Math.max(0, 1 - Math.floor(Math.log10(half))))) : Number(value.toPrecision(4)));
+  const grouped = (value, places) => (Number(value.toFixed(places)) + 0).toLocaleString("en-US", {
+    minimumFractionDigits: places, maximumFractionDigits: places,
+  }).replaceAll(",", "\u202f");
+  const rounded = (value, half) => { // with the digits that half the interval leaves
+    if (half > 0) return clean(grouped(value, Math.min(20, Math.max(0, 1 - Math.floor(Math.log10(half))))));
+    return clean(Number.isInteger(value) ? grouped(value, 0) : Number(value.toPrecision(4)));
+  };
   const say = (words) => { by("said").textContent = words; };
   const COVERAGE = 0.9; // how often a set holds the true class
-  let [file, asking] = [null, new AbortController()];
+  let [file, given, asking] = [null, 1, new AbortController()];
+
+  /* What a part of the map does to what is explained: of one part, of several, and of those on the other side. */
+  const ACTS = {
+    raises: ["it raises", "raise", "lower it"], lowers: ["it lowers", "lower", "raise it"],
+    token: ["the model looked at it for", "speak for", "against it"], other: ["it speaks for", "speak for", "against it"],
+  };
 
   class Failed extends Error {
     constructor(answer, status) { super(answer.error); Object.assign(this, { hint: answer.try, status }); }
@@ -75,7 +86,7 @@
     const notes = [...(found.notes || []), ...(found.about_probabilities ? [found.about_probabilities] : [])];
     if (found.set) {
       const named = found.set.map((name) => `“${name}”`).join(", ");
-      notes.unshift(`One of ${named}: ${sure(COVERAGE)} of such sets hold the true class, for images like those of the calibration.`);
+      notes.unshift(`Set: ${named}. ${sure(COVERAGE)} of such sets hold the true class, for images like those of the calibration.`);
     }
     if (found.values) {
       const rows = Object.entries(found.values).map(([name, value]) => {
@@ -126,8 +137,9 @@
       by("image").alt = file.name;
       by("verdict").replaceChildren("Prediction: ", make("b", {}, found.said), `${words}.`);
       by("top").replaceChildren(...found.rows);
-      by("notes").replaceChildren(...found.notes.map((note) => make("li", {}, note)),
-        make("li", {}, `By ${answer.model}, version ${answer.version}.`));
+      if (given > 1) found.notes.unshift(`This is the first of ${given} files.`);
+      found.notes.push(`By ${answer.model}, version ${answer.version}.`);
+      by("notes").replaceChildren(...found.notes.map((note) => make("li", {}, note)));
       by("why").hidden = !can.routes.includes("explain");
       by("answer").hidden = false;
       say(`Prediction: ${found.said}${words}.`);
@@ -136,15 +148,19 @@
 
   const showMap = (own, words) => {
     const drawn = by("map").content.cloneNode(true);
-    const verdict = own.trust && own.trust.verdict;
+    const verdict = own.trust?.verdict;
     const pale = ["cannot tell", "no better than random"].includes(verdict);
-    const [agnostic, target] = [!own.class_specific, own.target + (own.contrast ? ` rather than ${own.contrast}` : "")];
+    const [agnostic, lowers] = [!own.class_specific, own.explains === "number" && own.target.startsWith("-")];
+    const target = own.target.slice(Number(lowers)) + (own.contrast ? ` rather than ${own.contrast}` : "");
+    const acts = ACTS[own.explains === "number" ? (lowers ? "lowers" : "raises") : own.explains] || ACTS.other;
     const is = { pale, agnostic, signed: own.signed, unsigned: !own.signed, reliable: !pale && !agnostic };
     for (const part of drawn.querySelectorAll("[data-when]")) {
       if (!part.dataset.when.split(" ").every((each) => is[each])) part.remove();
     }
-    drawn.querySelectorAll("[data-target]").forEach((part) => { part.textContent = target; });
-    drawn.querySelector("figcaption").textContent = `Map of “${target}”`;
+    const fill = (selector, words) => drawn.querySelectorAll(selector).forEach((part) => { part.textContent = words; });
+    ["[data-does]", "[data-for]", "[data-against]"].forEach((selector, place) => fill(selector, acts[place]));
+    fill("[data-target]", target);
+    fill("figcaption", `Map of “${target}”`);
     drawn.querySelector(".frame").classList.toggle("hatched", pale);
     drawn.querySelector(".scale").classList.toggle("faint", pale);
     drawn.querySelector(".notes").append(...own.notes.map((note) => make("li", {}, note)));
@@ -154,7 +170,7 @@
       make("th", { scope: "row" }, `${place + 1}`), ...line.map((value) => make("td", {}, String(Number(value.toPrecision(4))))))));
     const judged = verdict && document.querySelector(`[data-verdict="${CSS.escape(verdict)}"]`);
     const summary = judged ? judged.content.cloneNode(true) : make("div", { className: "summary" }, make("p", { className: "plain" }));
-    summary.querySelector(".plain").textContent = words || own.trust.sentence;
+    summary.querySelector(".plain").textContent = words || own.trust?.sentence || "";
     by("maps").append(summary, drawn);
   };
 
@@ -167,8 +183,8 @@
       const alone = maps.length === 1;
       if (!alone) by("maps").append(make("p", { className: "plain" }, words));
       maps.forEach((own) => showMap(own, alone ? words : ""));
-      const verdicts = maps.map((own) => own.trust.verdict);
-      say(`The map stands below: ${verdicts.join(", ")}.`);
+      const verdicts = [...new Set(maps.map((own) => own.trust?.verdict ?? "not tested"))];
+      say(`${alone ? "The map stands" : "The maps stand"} below: ${verdicts.join("; ")}.`);
       by("maps").focus();
     } catch (error) {
       by("why").hidden = false;
@@ -178,7 +194,8 @@
 
   const take = (files) => {
     if (!files.length) return;
-    [file] = files;
+    [file, given] = [files[0], files.length];
+    by("file").files = files; // so that it shows the name of what was dropped
     const reader = new FileReader();
     reader.addEventListener("load", () => { by("image").src = reader.result; });
     reader.readAsDataURL(file);

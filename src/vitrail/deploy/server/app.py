@@ -265,7 +265,7 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
     def page() -> Response:
         from vitrail.pages.render import serve_page  # takes a second, on a thread of its own
 
-        content, policy = serve_page(list(service.answering.load["models"]))
+        content, policy = serve_page(tuple(service.answering.load["models"]))
         return HTMLResponse(content, headers={"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
 
     @app.get("/health", summary="Whether the server is alive")
