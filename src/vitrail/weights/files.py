@@ -11,6 +11,7 @@ The sizes in a file are checked before memory is allocated for its tensors.
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shlex
 import subprocess
@@ -56,6 +57,8 @@ POINTER = b"version https://git-lfs.github.com/spec/"
 BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
 PACKED, SLACK = 20, 2**24  # a .npz unpacks to at most so many times its bytes, and these
 SECONDS = 300  # for a pickle
+NAMES = "it names "  # begins what `unpickle.py` says of a class
+KEYS = "state_dict", "model_state_dict", "model"  # of the weights in checkpoints
 CONVERT = Path(__file__).with_name("unpickle.py")
 
 
@@ -185,8 +188,19 @@ def _of_pickle(path: Path) -> Tensors:
         if done.returncode or not made.is_file():
             why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
+            if why.startswith(NAMES):
+                hint = _without_classes(path)
             raise DataError(f"{path} is not a plain state dict ({why[:200]})", hint)
         found = read_tensors(made, remove(made))
         with contextlib.suppress(OSError):
             os.replace(made, cached)
     return found
+
+
+def _without_classes(path: Path) -> str:
+    """How a checkpoint that names classes becomes a state dict, as code to type."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        keys = [key for key in KEYS if content.find(b"X%c\0\0\0%b" % (len(key), key.encode())) >= 0]
+    state = f"[{keys[0]!r}]" if keys else ".state_dict()"  # of a checkpoint, or of a whole network
+    code = f"import torch; torch.save(torch.load({str(path)!r}, weights_only=False){state}, 'weights.pth')"
+    return f"{code}  # runs the code in the file: only if you trust it"
