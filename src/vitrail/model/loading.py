@@ -117,21 +117,22 @@ def load(
     if is_onnx(path):
         from vitrail.model.onnx_file import open_onnx
 
+        model = open_onnx(path)
         given = {"task": task, "network": network, "parts": parts, "image_size": image_size, "channels": channels}
         if taken := [*stated, *(name for name, value in given.items() if value is not None)]:
             problem = f"{path} is an export, in which all is fixed, so {taken[0]} cannot be stated"
             raise UsageError(problem, Hint(drop=FLAGS.get(taken[0], (taken[0],)), python=f"no {taken[0]}="))
-        return _read_as(bits, replace(open_onnx(path), loaded_from=named))
+        return _read_as(bits, replace(model, loaded_from=named))
     if is_foreign(path):
         from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
 
         model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
         return _read_as(bits, replace(model, loaded_from=named))
+    folder, config = open_model(path)
     for name in stated:
         words = " and ".join(assume or ()) if name == "assume" else name
         problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
-    folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
     own, typed_path = own_objects_of(config), repr(str(path))
     check_passed(own, passed, typed_path, python_call("load", [typed_path], own))

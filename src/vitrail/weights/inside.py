@@ -89,6 +89,7 @@ def find_inside(families: Sequence[Family], tensors: Mapping[str, Tensor], prefi
     if not found or len(full) < len(tensors):
         known, those = ", ".join(family.name for family in families), "of no family known here"
         problem = f"its tensors are {those if not found else 'there twice'}: {some_of(sorted(tensors), 3)}"
+        problem = problem if tensors else "it contains no tensors"
         raise DataError(problem, f"the weights of a ViT of {known}; {ELSE}")
     owner = {name: max((each for each in found if name.startswith(each)), key=len, default=None) for name in full}
     blocks = {each: dict[str, Sequence[int]]() for each in found}  # of each network the shapes in its blocks

@@ -188,6 +188,9 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
     place = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     command = f"{'HF_HUB_OFFLINE=0 ' * constants.HF_HUB_OFFLINE}hf download {name.replace('@', ' --revision ')}"
     absent = f"{called} ({about}) is not on this machine, where its place is {place}, and the hub cannot be reached"
+    if licence:
+        absent += "; access has to be asked for on its page, and a token is needed"
+        command = f"hf auth login && {command}  # once access is given at huggingface.co/{repository}"
     with raised_as(DataError, absent, command, Exception):  # of the hub, of the network and of what is between
         try:
             folder = _snapshot(wanted)

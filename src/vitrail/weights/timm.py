@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields 
     "qkv_bias": ("qkv_bias",),
     "proj_bias": ("out_bias", "mlp_bias"),
 }
+CHUNK = re.compile(r"(^|\.)blocks\.(\d+)\.(\d+)\.")
 CROP = 0.875  # crop_pct where none is stated
 EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
 MOCO = "base_encoder.", "momentum_encoder."  # of MoCo v3
@@ -150,13 +151,24 @@ def without_masks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def join_chunks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Without masks, and without the chunks of blocks in DINOv2's training: `blocks.1.6` is block 6.
+    """Without masks, and without chunks of blocks: in DINOv2's training `blocks.1.6` is block 6.
+
+    Where the numbers of every chunk begin with 0, they go on from one chunk to the next.
 
     Raises:
         DataError: Two would be one block.
     """
     plain = without_masks(tensors)
-    found = {re.sub(r"(^|\.)blocks\.\d+\.(\d+)\.", r"\1blocks.\2.", name): each for name, each in plain.items()}
+    inside, starts = dict[int, set[int]](), dict[int, int]()
+    for match in filter(None, map(CHUNK.search, plain)):
+        inside.setdefault(int(match[2]), set()).add(int(match[3]))
+    anew = all(numbers == {*range(len(numbers))} for numbers in inside.values())
+    for chunk in sorted(inside):
+        starts[chunk] = sum(len(inside[before]) for before in starts) * anew
+    found = {
+        CHUNK.sub(lambda match: f"{match[1]}blocks.{starts[int(match[2])] + int(match[3])}.", name): each
+        for name, each in plain.items()
+    }
     if len(found) < len(plain):
         raise DataError("two chunks have a block of the same number", "a file of one network")
     return found
