@@ -14,4 +14,4 @@ READS = Preprocessing((32, 32), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
 def network(seed: int, **more: Any) -> nn.Module:
-    return redrawn(timm.create_model(PLAIN, **NETWORK, img_size=32, **{"num_classes": 7, **more}), seed)
+    return redrawn(timm.create_model(PLAIN, img_size=32, **{**NETWORK, "num_classes": 7, **more}), seed)

@@ -1,5 +1,6 @@
 """Checkpoints as trainings leave them: one network out of them opens and answers as it did, or they are refused."""
 
+import copy
 import functools
 import random
 import tarfile
@@ -7,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -25,7 +27,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.foreign import identify
 from vitrail.nn.parts import names_of
-from vitrail.weights.family import RELATIVE, WINDOWS, why_not
+from vitrail.weights.family import ADAPTERS, RELATIVE, WINDOWS, why_not
+from vitrail.weights.unpickle import NUMPY
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
 STATED = {"heads": 3}
@@ -275,6 +278,106 @@ def test_mocos_smallest_has_twelve_heads(tmp_path: Path) -> None:
             same(model, own)
 
 
+def test_chunks_whose_blocks_are_numbered_anew(tmp_path: Path) -> None:
+    """They go on from one chunk to the next, of any sizes, in the order of numbers."""
+    own, ends = network(0, depth=13), (0, 2, *range(3, 14))  # 12 chunks, of which the first has two blocks
+
+    def anew(name: str) -> str:
+        word, _, rest = name.partition(".")
+        number, _, last = rest.partition(".")
+        chunk = max(index for index, start in enumerate(ends) if word == "blocks" and start <= int(number))
+        return f"blocks.{chunk}.{int(number) - ends[chunk]}.{last}"
+
+    state = {anew(name) if name.startswith("blocks.") else name: each for name, each in own.state_dict().items()}
+    assert {"blocks.0.1.norm1.weight", "blocks.11.0.norm1.weight"} < state.keys()
+    same(opened(write(tmp_path, state)), own)
+    same(opened(write(tmp_path, chunked(own.state_dict(), 5))), own)
+
+
+# ---- what numpy and a user's own classes write
+
+
+def by_columns(tensor: Tensor) -> np.ndarray:
+    return np.asfortranarray(tensor.numpy())
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_what_numpy_wrote_beside_or_in_place_of_tensors(older: bool, tmp_path: Path) -> None:
+    own, file = network(0), tmp_path / "last.ckpt"
+    state = own.state_dict()
+    hyper = {"lr": np.float64(0.1), "classes": np.arange(3), "names": np.array(["a", "b"]), "any": np.array([{}])}
+    beside = {"hyper_parameters": hyper, "best_acc": np.float32(0.9), "random": np.random.get_state()}
+    arrays = {name: np.asarray(each) for name, each in state.items()}
+    doubles = {name: np.asarray(each.double()) for name, each in state.items()}
+    columns = {name: by_columns(each) for name, each in state.items()}
+    for each in ({"state_dict": state, **beside}, {"model": arrays, **beside}, arrays, columns, doubles):
+        torch.save(each, file, _use_new_zipfile_serialization=not older)
+        if older:  # before numpy 2
+            file.write_bytes(file.read_bytes().replace(b"numpy._core", b"numpy.core"))
+        same(opened(file), own)
+    for other in (state["norm.weight"].numpy().astype(">f4"), np.array([{}] * 48), np.array([1j] * 48)):
+        with must_raise(DataError, "norm.weight"):
+            opened(write(tmp_path, arrays | {"norm.weight": other}))
+    assert {each.__module__ for each, _ in NUMPY} == {"vitrail.weights.unpickle"}, "numpy itself is never called"
+
+
+class Options:
+    """Of a user's own, whose class a checkpoint names."""
+
+
+def test_a_class_is_refused_with_code_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = network(0)
+    for content in (
+        {"state_dict": own.state_dict(), "options": Options()},
+        {"model": own.state_dict(), "a": Options()},
+        own,
+    ):
+        torch.save(content, "my own.ckpt")
+        with must_raise(DataError, "Options|VisionTransformer") as caught:
+            opened(Path("my own.ckpt"))
+        assert "trust" in str(caught.value.hint)
+        exec(str(caught.value.hint), {})
+        same(opened(Path("weights.pth")), own)
+
+
+class Adapted(nn.Module):
+    """As PEFT puts an adapter around a linear map."""
+
+    def __init__(self, inside: Any) -> None:
+        super().__init__()
+        self.base_layer = inside
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inside.in_features, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, inside.out_features, bias=False)})
+
+
+@pytest.mark.parametrize("part", ["attn.qkv", "mlp.fc2"])
+def test_adapters_that_are_not_merged_are_named(part: str, tmp_path: Path) -> None:
+    own, theirs = network(0), of_transformers()
+    loose = {f"blocks.0.{part}.lora_A": torch.ones(2, 48), f"blocks.0.{part}.lora_B.default.weight": torch.ones(48, 2)}
+    for state in (own.state_dict() | loose, under("base_model.model.", own.state_dict() | loose), loose):
+        with must_raise(DataError, ADAPTERS) as caught:
+            opened(write(tmp_path, state))
+        assert "merge_and_unload()" in str(caught.value.hint)
+    own.set_submodule(f"blocks.1.{part}", Adapted(own.get_submodule(f"blocks.1.{part}")))
+    theirs = copy.deepcopy(theirs)
+    name = next(each for each, one in theirs.named_modules() if isinstance(one, nn.Linear))
+    theirs.set_submodule(name, Adapted(theirs.get_submodule(name)))
+    with must_raise(DataError, ADAPTERS):
+        opened(write(tmp_path, own.state_dict()))
+    for live in (own, theirs, Bare(base_model=Bare(model=own)), Bare(base_model=theirs)):
+        with must_raise(UsageError, ADAPTERS) as caught:
+            vitrail.convert(live)
+        assert "merge_and_unload()" in str(caught.value.hint)
+
+
+def test_nothing_and_one_entry(tmp_path: Path) -> None:
+    for name in ("empty.ckpt", "empty.safetensors"):
+        with must_raise(DataError, name) as caught:
+            opened(write(tmp_path, {}, name))
+        assert not caught.value.problem.endswith(": ")
+
+
 # ---- names of files
 
 
@@ -283,6 +386,15 @@ def test_names_of_files(name: str, tmp_path: Path) -> None:
     own, file = network(0), tmp_path / name
     with must_raise(DataError, name):
         vitrail.load(file)
+    file.write_bytes(b"junk" * 99)
+    given: list[dict[str, Any]] = [{"assume": STATED}, {"preprocessing": READS}, {"classes": ["a"]}, {"network": own}]
+    with must_raise(DataError, name) as caught:
+        vitrail.load(file)
+    for more in [*given, {"assume": {"mean": 0.5, "std": 0.5}}, {"image_size": 32}, {"channels": 1}, {"bits": 12}]:
+        with must_raise(DataError) as again:
+            vitrail.load(file, **more)
+        assert again.value.problem == caught.value.problem
+    file.unlink()
     if name != "best.TAR":
         must_refuse(call("models", file), DATA, f"{file} weights")
     for zipped in (True, False) if name == "best.tar" else (True,):
@@ -396,7 +508,7 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "blocks.0.adapter.weight": lambda state: (
         under("model.", state) | {"model.blocks.0.adapter.weight": torch.ones(3, 3)}
     ),
-    "same number": lambda state: chunked(state, 2) | {"blocks.1.0.norm1.weight": torch.ones(48)},
+    "same number": lambda state: chunked(state, 2) | {"blocks.1.1.norm1.weight": torch.ones(48)},
     "norm2.weight": lambda state: {name: each for name, each in under("net.", state).items() if "1.norm2" not in name},
     "there twice": lambda state: state | {f"_orig_mod.{name}": each for name, each in state.items()},
     "family": lambda state: {"model": {"a.weight": torch.ones(2, 2)}},

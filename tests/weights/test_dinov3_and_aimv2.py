@@ -1,6 +1,7 @@
 """DINOv3 and AIMv2 as transformers has them: every token on loud weights, at two sizes; names, hubs, and refusals."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ def test_the_twins_of_timm_and_transformers_have_the_same_tokens(biased: bool) -
 def test_names_of_files_and_of_live_modules_make_one_network(tmp_path: Path) -> None:
     """transformers 5 has the blocks one level deeper than its files have them."""
     module = dinov3(num_register_tokens=4)
-    stated, states = {"norm_eps": 1e-5, "activation": "gelu", "heads": 2, "image_size": 32}, []
+    stated, states = {"heads": 2, "image_size": 32}, []
     file = load_file(folder_of(module, tmp_path / "own") / "model.safetensors")
     assert file.keys() != module.state_dict().keys()
     for tensors in (file, module.state_dict()):
@@ -218,6 +219,58 @@ def test_names_of_files_and_of_live_modules_make_one_network(tmp_path: Path) -> 
         assert any("100" in each for each in bare.assumed), "no tensor shows the base"
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("make", [NETWORKS["four registers"], NETWORKS["gated"], lambda: aimv2()])
+@torch.no_grad()
+def test_a_bare_file_has_the_published_epsilon_and_activation(make: Callable[[], Any], tmp_path: Path) -> None:
+    """They are said as assumed; what a person states is taken in their place."""
+    module = make()
+    config, sizes = module.config.to_dict(), {"heads": 2, "image_size": 32}
+    epsilon = config.get("rms_norm_eps") or config["layer_norm_eps"]
+    save_file({name: each.contiguous() for name, each in module.state_dict().items()}, tmp_path / "bare.safetensors")
+    model = vitrail.load(tmp_path / "bare.safetensors", assume=sizes, preprocessing=READS)
+    assert gap(model.network(some(32, 32)), answer(module, some(32, 32))) < 1e-5
+    assert {f"norm_eps {epsilon}", f"activation {config['hidden_act']}"} <= {
+        *re.split(", |; ", model.facts["assumed"].replace(", as published", ""))
+    }
+    other = vitrail.load(tmp_path / "bare.safetensors", assume={**sizes, "norm_eps": 1e-3}, preprocessing=READS)
+    assert other.network.config.norm_eps == 1e-3
+    assert "norm_eps" not in other.facts["assumed"]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_a_live_network_of_another_precision_is_proved_in_fp32(kind: torch.dtype) -> None:
+    """Its periods, which that rounds, are made anew; inside another module as well, and those of timm there."""
+    made = [dinov3(num_register_tokens=4), dinov3("DINOv3ViTBackbone", rope_theta=50.0), Classifier(dinov3())]
+    of_timm = redrawn(timm.create_model("vit_small_patch16_dinov3", embed_dim=64, depth=2, num_heads=4, img_size=32))
+    for module in (*made, nn.Sequential(of_timm, nn.Identity())):
+        peer, module = copy.deepcopy(module), module.to(kind).eval()
+        model = vitrail.convert(module, preprocessing=READS)
+        peer.load_state_dict({name: each.float() for name, each in module.state_dict().items()})
+        exact = vitrail.convert(peer, preprocessing=READS)
+        assert gap(model.network(some(32, 32)), exact.network(some(32, 32))) == 0
+        assert next(module.parameters()).dtype == kind
+    rounded = dinov3()
+    rounded.rope_embeddings.inv_freq.copy_(rounded.rope_embeddings.inv_freq.to(torch.bfloat16))
+    with must_raise(DataError, "gap"):  # in fp32 it answers with them
+        vitrail.convert(rounded)
+
+
+@pytest.mark.parametrize("kind", ["Siglip", "Aimv2", "CLIP"])
+def test_a_live_network_for_both_names_its_part_for_images(kind: str) -> None:
+    text = {**TEXT, "bos_token_id": 1, "pad_token_id": 0}
+    config = getattr(t, f"{kind}Config")(vision_config=SMALL, text_config=text)
+    module = loud(getattr(t, f"{kind}Model")(config))
+    holding = nn.Sequential(nn.Identity(), module)
+    for live, part in ((module, module.vision_model), (holding, module.vision_model)):
+        with must_raise(UsageError, f"{kind}Model|Sequential") as caught:
+            vitrail.convert(live)
+        assert "Error" not in caught.value.problem
+        offered = str(caught.value.hint).partition("convert(")[2].partition("),")[0]
+        assert eval(offered, {"module": live}) is part
+    assert vitrail.convert(module.vision_model, preprocessing=READS).network.config.width == 32
 
 
 class Classifier(nn.Module):
@@ -322,6 +375,12 @@ def test_a_name_in_the_hub_shows_its_licence(hubs: Hubs, monkeypatch: pytest.Mon
     assert model.preprocessing.size == (32, 32)
     assert model.preprocessing.interpolation == "bilinear"
     assert gap(model.network(some(32, 32)), module(pixel_values=some(32, 32)).pooler_output) < 1e-5
+    with monkeypatch.context() as apart, must_raise(DataError, "dinov3-license") as caught:
+        hubs.offline(apart)
+        vitrail.load("hf:facebook/dinov3-vitb16-pretrain-lvd1689m")
+    assert str(hubs.root / "hub" / "models--facebook--dinov3-vitb16-pretrain-lvd1689m") in caught.value.problem
+    offered = "hf auth login", "hf download", "huggingface.co/facebook/dinov3-vitb16-pretrain-lvd1689m"
+    assert all(each in str(caught.value.hint) for each in offered)
     for name in ("snapshot_download", "model_info"):
         monkeypatch.setattr(huggingface_hub, name, told(errors.GatedRepoError))
     with must_raise(DataError, "gated") as caught:

@@ -25,6 +25,7 @@ from vitrail.runtime import whole_fp32
 from vitrail.weights.adapt import HEADS, start_network
 from vitrail.weights.assume import hint_for
 from vitrail.weights.family import (
+    ADAPTERS,
     ELSE,
     HEAD,
     SHOWN,
@@ -158,6 +159,8 @@ def _convert(inside: Inside, assume: Facts, stated: Facts, where: str, any_head:
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
     if "rotary" in shown and known["rotary"] is shown["rotary"]:
         assumed.append(f"rotary positions of base {known['rotary'].base:g}, as published")
+    if published := [name for name in SHARED if name in shown and name not in {**beside, **assume}]:
+        assumed.append(f"{', '.join(f'{name} {shown[name]}' for name in published)}, as published")
     used, skipped = ({inside.names.get(n, n): to for n, to in each.items()} for each in (names.used, names.skipped))
     said = (*inside.assumed, *assumed)
     return Converted(network, family.name, known, used, {**skipped, **inside.beside}, said, changed=inside.changed)
@@ -204,6 +207,10 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
             return live(images)
         return family.logits(live.get_submodule(path), images)
 
+    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):  # proved in the precision of ours
+        module = copy.deepcopy(module).float()
+        if size := facts.get("image_size"):
+            family.at_size(module.get_submodule(path), size)  # buffers keep the digits that they had
     peer = replace(family, logits=answer, at_size=lambda live, size: False) if path else family
     converted = taken_over({key: value.clone() for key, value in _values(module).items()})
     try:
@@ -246,12 +253,18 @@ def _find_live(module: nn.Module, name: str) -> tuple[str, Family, Facts]:
         architecture = published.get("architecture") if isinstance(published, Mapping) else None
         if why := why_not(architecture or type(part).__name__, part.state_dict() if architecture or not path else ()):
             refused = refused or why
+            if not path and why == ADAPTERS:  # which are in all parts of it
+                break
             continue
         for family in FAMILIES:
             problem = f"{name} differs from a plain ViT of {family.name}"
             with raised_as(UsageError, problem, f"its state dict as a file; {ELSE}", OTHER):
                 facts = family.of_module(part)
             if facts is not None and networks_in((family,), part.state_dict()):
+                if {"text_model", "vision_model"} <= dict(part.named_children()).keys():
+                    images = _word(f"{path}.vision_model".removeprefix("."))
+                    problem = f"{name} reads images and texts, and gives no answer for images alone"
+                    raise UsageError(problem, f"vitrail.convert({images}), its part for images")
                 found[path] = family, facts
                 break
     if len(found) == 1:
@@ -342,12 +355,10 @@ def with_head(converted: Converted, classes: int) -> Converted:
 def prove(converted: Converted, family: Family, module: nn.Module, redrawn: bool = False) -> tuple[Converted, float]:
     """The same, with the gap between its logits and those of the live network, the larger of two images.
 
-    A network of another precision is compared as a copy in fp32, the precision of its tensors here.
-
     Args:
         converted: From the live network.
         family: Of the live network.
-        module: The live network.
+        module: The live network, in fp32.
         redrawn: Whether it is a copy with weights of which all matter, positions as well. Its images have another size
             if the family can change that, which shows how positions are resized.
 
@@ -359,16 +370,12 @@ def prove(converted: Converted, family: Family, module: nn.Module, redrawn: bool
         DataError: If the live network takes no images of the size that it states, or the gap is above `GAP`.
     """
     name, device, config = type(module).__name__, next(module.parameters()).device, converted.network.config
-    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
-        module = copy.deepcopy(module).float()
-        family.at_size(module, config.image)  # buffers keep the digits that they had
     (rows, columns), (height, width) = config.grid, config.patch
     other = max(2, rows // 3) * height, (columns + 1) * width  # a third of the work; one side shorter, one longer
     size = other if redrawn and family.at_size(module, other) else config.image
     images = torch.randn(len(LOUDNESS), config.channels, *size, generator=torch.Generator().manual_seed(SEED))
     images = (images * torch.tensor(LOUDNESS)[:, None, None, None]).to(device)
-    part = "or its part that reads images, such as vision_model"
-    hint = f"module(torch.zeros{(1, *images.shape[1:])}), which has to work; {part}"
+    hint = f"module(torch.zeros{(1, *images.shape[1:])}), which has to work"
     problem = f"{name} gives no logits for images of {size} pixels alone"
     with whole_fp32(), evaluating(module), raised_as(DataError, problem, hint, (*OTHER, RuntimeError)):
         wanted = family.logits(module, images).float()

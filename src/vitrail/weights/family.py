@@ -272,11 +272,13 @@ ELSE = "docs/weights.md lists what opens, and what to use for the rest"
 ROTARY, LEARNT, WINDOWS = "rotary positions of another kind", "rotary positions that are learnt", "windows"
 NORMS, GROUPS, RELATIVE = "norms behind its branches", "fewer keys than queries", "relative position bias"
 SEQUENCES, CONVOLUTIONS = "patches in sequences of any length", "convolutions in the place of attention"
+ADAPTERS = "adapters that are not merged into its weights"
 USE = {  # where a network of the same name opens
     SEQUENCES: "one of a fixed image size, such as hf:google/siglip2-base-patch16-224",
     CONVOLUTIONS: "a ViT, such as hf:facebook/dinov3-vits16-pretrain-lvd1689m",
     LEARNT: "the axial one, such as timm:vit_small_patch16_rope_224",
     NORMS: "a smaller one, such as timm:eva02_large_patch14_clip_336",
+    ADAPTERS: "model = model.merge_and_unload() of PEFT first, then model itself or model.state_dict()",
 }
 NETWORKS = {  # part of the name that a library gives a network, or its class
     r"convnext": CONVOLUTIONS,
@@ -289,6 +291,7 @@ NETWORKS = {  # part of the name that a library gives a network, or its class
     r"naflex|siglip2": SEQUENCES,
 }
 TENSORS = {  # part of the name of a tensor
+    r"\.(base_layer|lora_(A|B|embedding_[AB]|magnitude_vector))(\.|$)": ADAPTERS,
     r"(^|\.)rope\.freqs$": LEARNT,
     r"(^|[._])rope([._](?!embeddings\.|embed\.periods$)|$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
     r"(layers|features|stages)\.\d+\.(blocks\.)?\d+\..*relative_position_bias_table": WINDOWS,

@@ -13,6 +13,7 @@ from vitrail.errors import DataError
 from vitrail.nn.embedding import Size, height_and_width
 from vitrail.nn.rotary import Rotary
 from vitrail.weights.family import SHOWN, USUAL, Facts, Family, Tensors
+from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.transformers_names import RULES
 
 ACTIVATIONS = {  # theirs, ours
@@ -163,14 +164,21 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
     """What a CLIP or SigLIP pools: all patches where there are classes, else CLIP's class token; and a projection.
 
     Of DINOv3 that it is rotary, and whether its keys lack the bias of its queries; of AIMv2 its norms and its pooling.
+    Of both the epsilon and the activation that all published have.
     """
     ends = {name.removesuffix(".weight").rpartition(".")[2] for name in tensors}
     if "patch_embeddings" in ends:
         queries, keys = (any(name.endswith(f".{each}_proj.bias") for name in tensors) for each in "qk")
-        return {"rotary": Rotary(), "parts": {"attention": "no_key_bias"} if queries and not keys else {}}
+        published, gated = PUBLISHED["dinov3"], any(".gate_proj." in name for name in tensors)
+        made = {"norm_eps": published.norm_eps, "activation": "silu" if gated else "gelu"}
+        made |= {"position_resize": "transformers"}
+        parts = {"attention": "no_key_bias"} if queries and not keys else {}
+        return {"rotary": published.rotary, "parts": parts, **made}
     if "rms_norm1" in ends:
         pooling = {"pooling": "attention_alone"} if "cls_token" in ends else {}
-        return {"parts": {"norm": "rms", "embedding": "rms", **pooling}, "projection": "visual_projection" in ends}
+        made = {"norm_eps": AIMV2["rms_norm_eps"], "activation": AIMV2["hidden_act"]}
+        parts = {"norm": "rms", "embedding": "rms", **pooling}
+        return {"parts": parts, "projection": "visual_projection" in ends, **made}
     if not ends & {"class_embedding", "probe"}:
         return {}
     pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
@@ -192,8 +200,14 @@ def own_size(module: nn.Module) -> Size:
 
 
 def at_size(module: nn.Module, size: Size) -> bool:
-    """Its positions are resized when it is called, as those of a square image; DINOv3 makes them, AIMv2 cannot."""
+    """Its positions are resized when it is called, as those of a square image; DINOv3 makes them, AIMv2 cannot.
+
+    At its own size the periods of DINOv3 are made anew, in fp32.
+    """
     (height, width), kind = own_size(module), module.config.model_type  # pyrefly: ignore
+    if kind.startswith("dinov3") and (height, width) == tuple(size):
+        rope: Any = module.rope_embeddings
+        rope.inv_freq = type(rope)(rope.config).inv_freq.to(rope.inv_freq)
     return kind.startswith("dinov3") or (height == width and not kind.startswith("aimv2"))
 
 
