@@ -86,7 +86,7 @@ def test_what_is_no_server_that_fits() -> None:
         assert "secret" not in refused(url, "secret")
         says["/predict"] = 503, b"{}"
         refused(url)
-        for other in ((500, b"{}"), (200, b'{"predictions": []}'), (200, b"null")):
+        for other in ((500, b"{}"), (200, b'{"predictions": [1], "version": 1}'), (200, b"null")):
             says["/predict"] = other
             found = check_server(url, "m", model)
             assert found.differs

@@ -34,8 +34,10 @@ sys.stdin.read()
 serve.shutdown()
 """
 MARK = "VITRAIL_TEST_OF_RAY_SERVE"
-SECONDS = 40.0  # of load
+SECONDS = 180.0  # in which another replica has its place, on a busy machine
 AT = 5.0  # when a replica is killed
+ANSWERED = 0.95  # of the requests of some seconds; Ray's choice among replicas lets some find a full one
+INSIDE = 5  # requests that a replica holds, at most: one is answered, the others wait; more get 503 while it is gone
 
 
 def ours(title: bytes, mark: str) -> list[int]:
@@ -92,6 +94,7 @@ def test_a_replica_that_is_killed_under_load_costs_what_was_in_it(tmp_path: Path
                     statuses.append((time.monotonic(), found))
                     if found == 200 and content != right[number][1]:
                         wrong.append(content)
+                    time.sleep(0.2 * (found == 503))
 
             before = ours(b"ray::ServeReplica", mark)
             workers = ours(b"vitrail.deploy.server.worker", mark)
@@ -102,22 +105,25 @@ def test_a_replica_that_is_killed_under_load_costs_what_was_in_it(tmp_path: Path
             time.sleep(AT)
             killed = time.monotonic()
             os.kill(before[0], signal.SIGKILL)
-            time.sleep(SECONDS - AT)
+            time.sleep(AT)
+            while True:  # until another replica has its place, and nearly all is answered again
+                late = [found == 200 for when, found in list(statuses) if when > time.monotonic() - AT]
+                there = {*ours(b"vitrail.deploy.server.worker", mark)}  # that of the lost replica ends with it
+                if len(there) == 2 and there != {*workers} and sum(late) > ANSWERED * len(late):
+                    break
+                assert time.monotonic() < killed + SECONDS, Counter(late)
+                time.sleep(1)
             stop.set()
             for each in asking:
                 each.join()
             assert wrong == []
-            counts = Counter(found for _, found in statuses)
-            assert {found for found in counts if found != 200 and not 500 <= found < 600} == set()
-            assert not [found for when, found in statuses if when < killed and found != 200]
-            failed = sum(count for found, count in counts.items() if found != 200)
-            assert 1 <= failed <= 40, counts
-            assert counts[200] > 100, counts
-            print(counts, [round(when - killed, 2) for when, found in statuses if found != 200])
-            after = ours(b"ray::ServeReplica", mark)
-            assert len(after) == 2
-            assert {*after} != {*before}
-            assert len(ours(b"vitrail.deploy.server.worker", mark)) == 2  # that of the lost replica has ended, too
+            failed = [(round(when - killed, 1), found) for when, found in statuses if found != 200]
+            inside = [(when, found) for when, found in failed if found != 503]  # others were refused, and not taken
+            assert all(found == 500 and 0 <= when < AT for when, found in inside), inside
+            assert 1 <= len(inside) <= INSIDE
+            assert sum(when < 0 for when, _ in failed) <= INSIDE, failed  # two replicas are enough for all
+            assert len(statuses) - len(failed) > 100
+            assert {*ours(b"ray::ServeReplica", mark)} & {*before} == {*before[1:]}
             assert call(*check).code == 0
         finally:
             driver.stdin.close()

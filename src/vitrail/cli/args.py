@@ -454,7 +454,11 @@ class Serve(WeightsOptions, ServeOptions):
 
     models: tuple[str, ...] = positional((), example="runs/latest", unless="check")
     token_file: Path | None = None
-    check: str | None = option(metavar="URL", example="http://127.0.0.1:8000", apart="print features watch")
+    check: str | None = option(
+        metavar="URL",
+        example="http://127.0.0.1:8000",
+        apart="print features watch host port workers explainers queue timeout threads",
+    )
     print: Engine | None = option(example="docker", apart="features watch token_file")
     out: Path | None = option(needs="print", example="deployed")
     json: bool = option(False, needs="check")

@@ -61,8 +61,7 @@ def _check(options: Serve, url: str) -> int:
             problem = f"{url} answers {one.differs} by {one.model} otherwise than the model here: {one.why}"
             raise RunError(problem, "vitrail doctor  # here and there: versions and devices")
         if not options.json:
-            words = f"{counted(one.images, 'image')} ({one.of}) answered alike"
-            print_line(f"{one.model} ({one.version}): {words}")
+            print_line(f"{one.model} ({one.version}): {counted(one.images, 'image')} ({one.of}) answered alike")
     return 0
 
 

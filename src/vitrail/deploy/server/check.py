@@ -90,15 +90,13 @@ def check_server(url: str, name: str, model: Model, token: str | None = None) ->
 def _difference(own: Mapping[str, Any], version: str, answer: Any) -> str:
     """What differs first in an answer, in words; empty of one that is alike."""
     try:
-        (other,), there = answer["predictions"], answer["version"]
+        (other,) = answer["predictions"]
+        theirs = {**other, "version": answer["version"]}
     except (LookupError, TypeError, ValueError):
         return f"the answer is {json.dumps(answer)[:200]}"
-    rows = [
-        ("version", version, there),
-        *((key, value, other.get(key)) for key, value in own.items() if key not in SAID),
-    ]
-    wrong = (f"{key} is {two} there, and {one} here" for key, one, two in rows if not alike(one, two, AGREED))
-    return next(wrong, "")
+    ours = {key: value for key, value in {"version": version, **own}.items() if key not in SAID}
+    wrong = (key for key, value in ours.items() if not alike(value, theirs.get(key), AGREED))
+    return next((f"{key} is {theirs.get(key)} there, and {ours[key]} here" for key in wrong), "")
 
 
 def _ask(url: str, path: str, token: str | None = None, body: bytes | None = None) -> Any:

@@ -14,12 +14,7 @@ from vitrail.errors import UsageError
 from vitrail.options import Engine, ServeOptions
 from vitrail.weights.places import is_onnx
 
-FILES = {  # what is written, and its template
-    "ray": ("app.py", "ray.py.txt"),
-    "docker": ("Dockerfile", "docker.txt"),
-    "k8s": ("deployment.yaml", "k8s.yaml"),
-    "triton": ("config.pbtxt", "triton.pbtxt"),
-}
+FILES = {"ray": "app.py", "docker": "Dockerfile", "k8s": "deployment.yaml", "triton": "config.pbtxt"}  # are written
 PORT, CORES, QUEUE = 8000, 2, 4  # where nothing else is typed; cores are replicas of Ray, too
 GRACE = 11  # times the seconds for an answer: an explanation has ten times as many
 OWN = "timeout", "queue", "explainers", "device", "threads"  # options that a server in a container gets as typed
@@ -62,8 +57,7 @@ def deployment(
         "ongoing": queue + 1,
     }
     values = vars(options) | values | {"port": port, "cores": cores, "queue": queue}
-    file, name = FILES[engine]
-    text = Template(Path(__file__).with_name(name).read_text("utf-8"))
+    text, file = Template(Path(__file__).with_name(f"{engine}.txt").read_text("utf-8")), FILES[engine]
     if engine != "triton":
         return {file: text.substitute(values)}
     found = dict[str, str | Path]()
@@ -79,13 +73,11 @@ def _place(engine: Engine, path: str) -> Path:
     Raises:
         UsageError: It is none of this machine, or has no export where one is needed.
     """
-    place = Path(path).expanduser()
+    place = Path(path).expanduser().resolve()
     if engine == "ray":
-        return place.resolve() if place.exists() else Path(path)
-    place = place.resolve()
-    if not is_onnx(place):
-        place /= "model" if engine != "triton" else "export/model.onnx"
-        place = place.parent if engine != "triton" and not place.is_dir() else place
+        return place if place.exists() else Path(path)
+    inner = place / ("export/model.onnx" if engine == "triton" else "model")
+    place = inner if inner.exists() or (engine == "triton" and not is_onnx(place)) else place
     if not place.exists():
         problem = f"{path} has no export here" if engine == "triton" else f"{path} is no file or folder here"
         raise UsageError(problem, f"vitrail export {shlex.quote(path)} --to onnx  # and serve what it writes")
@@ -98,10 +90,11 @@ def _tensors(file: Path) -> dict[str, str]:
 
     session, found = open_session(file), dict[str, str]()
     for kind, tensors in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        sides = [", ".join(str(side if isinstance(side, int) else -1) for side in each.shape[1:]) for each in tensors]
-        rows = zip(tensors, sides, strict=True)
-        lines = (f'  {{ name: "{each.name}", data_type: {TYPES[each.type]}, dims: [ {own} ] }}' for each, own in rows)
-        found[kind] = ",\n".join(lines)
+        rows = list[str]()
+        for each in tensors:
+            sides = ", ".join(str(side if isinstance(side, int) else -1) for side in each.shape[1:])
+            rows.append(f'  {{ name: "{each.name}", data_type: {TYPES[each.type]}, dims: [ {sides} ] }}')
+        found[kind] = ",\n".join(rows)
     return found
 
 
