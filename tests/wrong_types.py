@@ -28,7 +28,7 @@ LATE = {"out", "folder", "path"}  # where something may be written
 FAST = {"masks": 4, "samples": 32}  # options of methods that take hundreds of passes
 # What other calls make, or a codec, which hold what they are given and do nothing with it
 HELD = {
-    "nn": {"Generated", "ImageFeatures", "Memory"},
+    "nn": {"Generated", "ImageFeatures", "Memory", "Rotation"},
     "data": {"Dataset", "Match", "Packed", "Split"},
     "tasks": {
         "Agreement",
@@ -116,6 +116,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "Standardized": (tasks.Standardized, {"names": ("a",), "means": (0.0,), "deviations": (1.0,)}),
         "Vocabulary": (vitrail.Vocabulary, {"tokens": ("a", "b")}),
         "ViTConfig": (vitrail.ViTConfig, {}),
+        "nn.Rotary": (vitrail.nn.Rotary, {}),
         "ViT": (vitrail.ViT, {"config": CONFIG}),
         "TransformerConfig": (vitrail.TransformerConfig, {"source_vocab_size": 5, "target_vocab_size": 5}),
         "Transformer": (vitrail.Transformer, {"config": texts.network.config}),
