@@ -260,13 +260,16 @@ def _choose_preprocessing(origin: Origin, preprocessing: Preprocessing | None, a
     if reads is None:
         reads = Preprocessing(config.image, "crop", CROP, channels=len(half), mean=half, std=half)
         assumed.append(_way(reads))
-    if config.channels == 1 < reads.channels and len({*reads.mean}) == len({*reads.std}) == 1:  # alike in all colours
-        reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
     for name, values in stated.items():
         if len(values) not in (1, reads.channels):
             problem = f"assume: {name} has {len(values)} numbers, but images have {reads.channels} channels"
             raise UsageError(problem, hint_for({name: values[0]}))
         reads = replace(reads, **{name: values * (reads.channels // len(values))})
+    if config.channels == 1 < reads.channels and preprocessing is None:
+        if max(len({*reads.mean}), len({*reads.std})) > 1:
+            problem = f"{found.origin}: it reads grey images, but mean and std are stated of three colours that differ"
+            raise Unstated(problem, hint_for({**assume, "mean": 0.5, "std": 0.5}, "or those of its training"))
+        reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
     return reads
 
 
