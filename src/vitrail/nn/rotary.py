@@ -52,17 +52,21 @@ class Rotary:
     periods: tuple | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values of a wrong kind, a base of 1 or less, and a reference that centred coordinates do not have."""
+        """Refuse values of a wrong kind, a base of 1 or less, a reference of centred coordinates, and no periods."""
         check_fields(self)
         if self.reference is not None:
             object.__setattr__(self, "reference", height_and_width(self.reference))
         if self.base <= 1 or (self.reference is not None and self.coordinates == "centred"):
             problem = f"rotary positions with base {self.base} and reference {self.reference} are not possible"
             raise UsageError(problem, "a base above 1, and a reference with coordinates='index' alone")
+        bad = [each for each in self.periods or () if not (isinstance(each, int | float) and 0 < each < math.inf)]
+        if bad:
+            raise UsageError(f"periods of a rotation must be finite numbers above 0, got {bad[0]}", "periods=None")
 
     def __str__(self) -> str:
-        """The fields as they are typed; those that are left open are left out."""
-        return " ".join(words_inside({name: value for name, value in vars(self).items() if value is not None}))
+        """The fields as they are typed, without those that are left open or change nothing."""
+        unread = "base" if self.periods else ""
+        return " ".join(words_inside({name: each for name, each in vars(self).items() if each and name != unread}))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Rotary":
@@ -115,11 +119,13 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, rotary: Rotary, head_dim: int, prefix: int) -> None:
         super().__init__()
-        if head_dim % 4 or (rotary.periods is not None and len(rotary.periods) != head_dim // 4):
-            problem = (
-                f"rotary positions need 4 to divide the numbers per head, and a quarter of periods, got {head_dim}"
-            )
+        if head_dim % 4:
+            problem = f"rotary positions need 4 to divide the numbers per head, got {head_dim}"
             raise UsageError(problem, f"head_dim={max(4, head_dim // 4 * 4)}")
+        count = head_dim // 4
+        if rotary.periods is not None and len(rotary.periods) != count:
+            problem = f"rotary positions of heads of {head_dim} numbers need {count} periods, got {len(rotary.periods)}"
+            raise UsageError(problem, f"{count} periods, or None for those of the base")
         self.rotary, self.head_dim, self.prefix = rotary, head_dim, prefix
 
     def forward(self, grid: Size, like: Tensor) -> Rotation:
