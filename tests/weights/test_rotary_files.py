@@ -21,6 +21,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.model.model import Model, resize_model
 from vitrail.nn import Rotary
+from vitrail.nn.rotary import RotaryPositions
+from vitrail.weights.family import why_not_bare
 from vitrail.weights.published import GAP
 from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.timm import of_config
@@ -30,12 +32,12 @@ BARE = {  # architecture: its rotation by name, and what else no tensor shows
     "vit_small_patch16_dinov3": ("dinov3", {"pooling": "mean"}),
     "vit_small_plus_patch16_dinov3_qkvb": ("dinov3", {"pooling": "mean"}),
     "eva02_tiny_patch14_224": ("eva02", {}),
-    "eva02_base_patch16_clip_224": ("eva02", {}),
+    "eva02_base_patch16_clip_224": ("eva02", {"pooling": "class"}),
     "eva_giant_patch14_224": ("none", {}),
     "vit_pe_core_base_patch16_224": ("pe_14", {}),
     "vit_pe_spatial_base_patch16_512": ("pe_32", {"pooling": "mean"}),
     "vit_pe_lang_gigantic_patch14_448": ("pe_32", {}),
-    "vit_small_patch16_rope_224": ("rope_vit", {}),
+    "vit_small_patch16_rope_224": ("rope_vit", {"pooling": "class"}),
     "vit_betwixt_patch16_rope_reg4_gap_256": ("eva02", {}),
 }
 
@@ -109,11 +111,17 @@ def test_a_file_of_dinov3s_lab_is_known_by_its_names(name: str, tmp_path: Path) 
 
     save_file({**tensors, "rope_embed.periods": tensors["rope_embed.periods"].float()}, file)
     assert opened(file, periods="file").network.config == rounded.network.config
-    for wrong in (of_lab(module, base=105.0)["rope_embed.periods"], torch.ones(3), torch.full((4,), torch.nan)):
+    save_file({**tensors, "rope_embed.periods": of_lab(module, base=105.0)["rope_embed.periods"]}, file)
+    with must_raise(DataError) as caught:
+        opened(file)
+    assert "'periods': 'file'" in str(caught.value.hint)
+    nothing = [torch.tensor([1.0, 2.0, 3.0, bad]) for bad in (torch.nan, torch.inf, 0.0, -1.0)]
+    for wrong in (*nothing, torch.ones(3), torch.ones(8), torch.ones(4, 1), torch.tensor(1.0)):
         save_file({**tensors, "rope_embed.periods": wrong}, file)
-        with must_raise(DataError) as caught:
-            opened(file)
-        assert "'periods': 'file'" in str(caught.value.hint)
+        for stated in ({}, {"periods": "file"}):  # nothing that can be stated makes them periods
+            with must_raise(DataError, r"\b4\b") as caught:
+                opened(file, **stated)
+            assert "sha256sum" in str(caught.value.hint)
     save_file({name: tensor for name, tensor in tensors.items() if "periods" not in name}, file)
     assert opened(file).network.config.rotary == Rotary()
     with must_raise(DataError):
@@ -121,6 +129,90 @@ def test_a_file_of_dinov3s_lab_is_known_by_its_names(name: str, tmp_path: Path) 
     save_file({**tensors, "blocks.1.attn.qkv.bias_mask": torch.ones(192)}, file)
     with must_raise(DataError, "bias_mask"):
         opened(file)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_pe_spatial_base_patch16_512"])
+@torch.no_grad()
+def test_a_bare_file_wants_its_pooling_where_nothing_shows_it(name: str, tmp_path: Path) -> None:
+    """timm's mean of patches and the labs' class token have the same tensors; asked for at once with the rotation."""
+    rotary, file = BARE[name][0], tmp_path / "model.safetensors"
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    theirs = {}
+    for pooling, pool in (("mean", "avg"), ("class", "token")):
+        module = small(name, global_pool=pool)
+        save_file(module.state_dict(), file)
+        theirs[pooling] = module(images)
+        for stated in ({}, {"rotary": rotary}):
+            with must_raise(UsageError) as caught:
+                opened(file, **stated)
+            assert ("rotary" in str(caught.value.hint)) == (not stated)
+            assert "'pooling': 'mean'" in str(caught.value.hint)
+        assert gap(opened(file, rotary=rotary, pooling=pooling).network(images), theirs[pooling]) < GAP
+    assert gap(theirs["mean"], theirs["class"]) > 0.1
+    shown = small(name, global_pool="avg", use_fc_norm=True)
+    save_file(shown.state_dict(), file)
+    with must_raise(UsageError) as caught:
+        opened(file)
+    assert "pooling" not in str(caught.value.hint)
+    assert gap(opened(file, rotary=rotary).network(images), shown(images)) < GAP
+
+
+@torch.no_grad()
+def test_a_file_of_the_lab_pools_its_class_token_and_says_so(tmp_path: Path) -> None:
+    """Also where its rotation is stated, and with a head that was put behind it; unless a mean is stated."""
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    for pool, stated in (("token", {}), ("token", {"rotary": "dinov3"}), ("avg", {"pooling": "mean"})):
+        module = small("vit_small_patch16_dinov3_qkvb", global_pool=pool)
+        save_file(of_lab(module), tmp_path / "lab.safetensors")
+        model = opened(tmp_path / "lab.safetensors", **stated)
+        assert gap(model.network(images), module(images)) < GAP
+        assert ("pooling class" in model.facts["assumed"]) == (not stated)
+
+
+def test_norms_that_may_be_behind_the_branches_are_refused_where_nothing_shows_them(tmp_path: Path) -> None:
+    """Of the published networks with these names the giant one opens, by its size; beside a configuration, all do."""
+    for name, published in (("eva02_enormous_patch14_clip_224", False), ("eva_giant_patch14_clip_224", True)):
+        with torch.device("meta"):
+            tensors = timm.create_model(name).state_dict()
+        for front in ("", "module.visual."):
+            assert bool(why_not_bare({front + key: tensor for key, tensor in tensors.items()})) != published
+        module, file = small(name), tmp_path / "model.safetensors"
+        save_file(module.state_dict(), file)
+        for stated in ({}, {"rotary": "none", "pooling": "class"}, {"rotary": "eva02", "pooling": "class"}):
+            with must_raise(DataError):
+                opened(file, side=56, **stated)
+    assert vitrail.convert(module).network.config.rotary is None
+    save_file(small("eva02_tiny_patch14_224", global_pool="token").state_dict(), file)  # a gate shows EVA-02
+    assert opened(file, side=56, rotary="eva02", pooling="class").network.config.rotary == PUBLISHED["eva02"].rotary
+
+
+@torch.no_grad()
+def test_a_live_network_for_grey_images_wants_their_mean_and_std() -> None:
+    """Where those of three colours differ, which nothing can make one; of any family."""
+    for name in ("vit_small_patch16_dinov3", "vit_base_patch16_clip_224"):
+        module = timm.create_model(name, **SMALL, img_size=64, in_chans=1)
+        with must_raise(UsageError) as caught:
+            vitrail.convert(module)
+        assert {"mean", "std"} <= set(caught.value.hint.flags)
+        model = vitrail.convert(module, assume={"mean": 0.4, "std": 0.25})
+        assert (model.preprocessing.channels, model.preprocessing.mean, model.preprocessing.std) == (1, (0.4,), (0.25,))
+        images = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+        assert gap(model.network(images), module(images)) < GAP
+
+
+def test_periods_are_finite_numbers_above_zero_and_words_hold_what_is_read() -> None:
+    for bad in (0, -1.0, float("nan"), float("inf"), "1", [1.0]):
+        with must_raise(UsageError):
+            Rotary(periods=(1.0, bad))
+    assert {word.partition("=")[0] for word in str(Rotary()).split()} == {"coordinates", "base", "axes", "layout"}
+    words = {word.partition("=")[0] for word in str(Rotary(offset=0.5, periods=(1.0, 2.0))).split()}
+    assert "offset" in words
+    assert "base" not in words
+    with must_raise(UsageError, "8.*4"):
+        RotaryPositions(Rotary(periods=(1.0, 2.0, 3.0, 4.0)), 32, 1)
+    with must_raise(UsageError) as caught:
+        RotaryPositions(Rotary(), 30, 1)
+    assert "head_dim" in str(caught.value.hint)
 
 
 def test_a_bias_of_keys_is_told_by_names_and_never_by_zeros(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from vitrail.weights.family import (
     rename,
     rename_heads,
     why_not,
+    why_not_bare,
 )
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
@@ -124,7 +125,7 @@ def from_tensors(
     named = config and (config.get("model_type") or config.get("architecture"))
     kind = "" if config is None else f" (config.json states {named or 'nothing'})"
     with located(f"{where}{kind}"):
-        if why := why_not(named, tensors):
+        if why := why_not(named, tensors) or (not named and why_not_bare(tensors)):
             raise DataError(f"it has {why}, so it is not a plain ViT", instead_of(why))
         inside = find_inside(FAMILIES, tensors, assume.get("prefix"))
         family = inside.family
@@ -158,7 +159,8 @@ def _convert(inside: Inside, assume: Facts, stated: Facts, where: str, any_head:
         each = ", ".join(f"{name} {facts[name]}" for name in granted)
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
     if "rotary" in shown and known["rotary"] is shown["rotary"]:
-        assumed.append(f"rotary positions of base {known['rotary'].base:g}, as published")
+        pooled = ", pooling class" if known.get("pooling") == shown.get("pooling") == "class" else ""
+        assumed.append(f"rotary positions of base {known['rotary'].base:g}{pooled}, as published")
     if published := [name for name in SHARED if name in shown and name not in {**beside, **assume}]:
         assumed.append(f"{', '.join(f'{name} {shown[name]}' for name in published)}, as published")
     used, skipped = ({inside.names.get(n, n): to for n, to in each.items()} for each in (names.used, names.skipped))

@@ -271,12 +271,15 @@ SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 ELSE = "docs/weights.md lists what opens, and what to use for the rest"
 ROTARY, LEARNT, WINDOWS = "rotary positions of another kind", "rotary positions that are learnt", "windows"
 NORMS, GROUPS, RELATIVE = "norms behind its branches", "fewer keys than queries", "relative position bias"
+BEHIND = "norms that may be behind its parts, as in EVA-CLIP's enormous network (no tensor shows it)"
+GIANT = 1408, 40  # width and depth of EVA-CLIP's, which opens
 SEQUENCES, CONVOLUTIONS = "patches in sequences of any length", "convolutions in the place of attention"
 ADAPTERS = "adapters that are not merged into its weights"
 USE = {  # where a network of the same name opens
     SEQUENCES: "one of a fixed image size, such as hf:google/siglip2-base-patch16-224",
     CONVOLUTIONS: "a ViT, such as hf:facebook/dinov3-vits16-pretrain-lvd1689m",
     LEARNT: "the axial one, such as timm:vit_small_patch16_rope_224",
+    BEHIND: "its folder with timm's config.json, or vitrail.convert(module)",
     NORMS: "a smaller one, such as timm:eva02_large_patch14_clip_336",
     ADAPTERS: "model = model.merge_and_unload() of PEFT first, then model itself or model.state_dict()",
 }
@@ -301,16 +304,27 @@ TENSORS = {  # part of the name of a tensor
 
 def why_not(network: object, tensors: Collection[str] = ()) -> str:
     """What a network of this name, or with tensors of these names, has that no plain ViT has; empty where nothing."""
-    name, names = str(network or "").lower(), list(tensors)
+    name = str(network or "").lower()
     for part, why in NETWORKS.items():
         if re.search(part, name):
             return why
-    if found := next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), ""):
-        return found
-    lacking = not any(each.endswith(("cls_token", "attn.qkv.bias", "gamma_1")) for each in names)
-    if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
-        return "norms that may follow its parts, as in timm's vit_*_rpn_*, which nothing beside the tensors shows"
-    return ""
+    return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in tensors)), "")
+
+
+def why_not_bare(tensors: Mapping[str, Tensor]) -> str:
+    """What tensors without a configuration may be of, where names and shapes do not show it; empty where nothing.
+
+    Norms follow the parts of timm's vit_*_rpn_*, and those of EVA-CLIP's enormous network, whose tensors are those of
+    EVA-CLIP's giant one but for their number and size.
+    """
+    shapes = {name[max(0, name.find("blocks.0.")) :]: each.shape for name, each in tensors.items()}
+    pooled, scaled = any(name.endswith("fc_norm.weight") for name in shapes), "blocks.0.gamma_1" in shapes
+    rpn = pooled and not scaled and not any(name.endswith(("cls_token", "attn.qkv.bias")) for name in shapes)
+    ends = "attn.q_bias", "mlp.fc1.weight", "mlp.fc2.weight"
+    bias, first, second = (tuple(shapes.get(f"blocks.0.{end}", ())) for end in ends)
+    depth = sum(name.endswith(".attn.q_bias") for name in tensors)
+    plain = bool(bias and first) and first == second[::-1] and not scaled and not pooled
+    return BEHIND if rpn or (plain and (*bias, depth) != GIANT) else ""
 
 
 def instead_of(why: str) -> str:

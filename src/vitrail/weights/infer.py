@@ -66,16 +66,15 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    if assume.get("rotary") == UNSTATED:
-        problem = "its tensors have names of networks with rotary positions, and no tensor shows which"
-        raise UsageError(problem, hint_for({"rotary": "dinov3"}, f"or another of {', '.join(PUBLISHED)}"))
+    if isinstance(assume.get("rotary"), str):  # of a file that does not show it
+        _check_rotary_stated(found, assume)
     seen = _read_shapes(found, assume)
     parts = _parts(found, assume.pop("pooling", ""), assume.pop("parts", {}), assumed)
     _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
     _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
-    assume["rotary"] = _rotation(found.pop(PERIODS, None), assume, seen, assumed)
+    assume["rotary"] = _rotation(found.pop(PERIODS, None), assume, seen, where, assumed)
     given = {each.name: assume[each.name] for each in fields(ViTConfig) if each.name in assume}
     config = ViTConfig.from_dict({**given, **seen, "pooling": pooling})
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
@@ -169,6 +168,22 @@ def _add_heads(assume: dict[str, Any], seen: dict[str, Any], assumed: list[str])
     seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
 
 
+def _check_rotary_stated(found: Tensors, assume: Facts) -> None:
+    """Refuse tensors if nothing states their rotation, or what is pooled, in which rotary networks differ."""
+    token, head = found.get("cls_token"), found.get("head.weight")
+    pooled = token is None or not found.keys().isdisjoint(POOLINGS.values()) or assume.get("pooling")
+    pooled = pooled or (head is not None and head.shape[-1:] == (2 * token.numel(),))
+    wanted: dict[str, str] = {"rotary": "dinov3"} if assume["rotary"] == UNSTATED else {}
+    wanted |= {} if pooled else {"pooling": "mean"}
+    others = {
+        "rotary": f"or another of {', '.join(PUBLISHED)}",
+        "pooling": "pooling mean as timm has DINOv3 and PE, or class as their labs do, and timm its other networks",
+    }
+    if wanted:
+        problem = f"its tensors have names of networks with rotary positions, and none shows {' and '.join(wanted)}"
+        raise UsageError(problem, hint_for(wanted, "; ".join(others[name] for name in wanted)))
+
+
 def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
     """A network with these tensors, in eval mode; no random number is drawn on the way.
 
@@ -239,7 +254,7 @@ def _attention(found: Tensors) -> str:
 
 
 def _rotation(
-    stored: Tensor | None, assume: dict[str, Any], seen: Mapping[str, Any], assumed: list[str]
+    stored: Tensor | None, assume: dict[str, Any], seen: Mapping[str, Any], where: str, assumed: list[str]
 ) -> Rotary | None:
     """The rotation that is stated, or that the names of the tensors show.
 
@@ -247,10 +262,11 @@ def _rotation(
         stored: Periods in the file; they are taken where the user states so.
         assume: Loses what is no field of a network.
         seen: For the numbers of a head.
+        where: The file, for hints.
         assumed: Gets a sentence where the periods of the file are only near.
 
     Raises:
-        DataError: The periods in the file are of another rotation, or none are there.
+        DataError: The periods in the file are of another rotation or of none, or there are none.
     """
     rotary, taken = (assume.pop(name, None) for name in ("rotary", "periods"))
     rotary = PUBLISHED[rotary].rotary if isinstance(rotary, str) else rotary
@@ -259,12 +275,17 @@ def _rotation(
     if rotary is None or stored is None:
         words = "no periods of a rotation" if stored is None else "periods of a rotation, but none is stated"
         raise DataError(f"it has {words}", hint_for({"rotary": "dinov3"}, gone=["periods"]))
+    count, values = (seen["head_dim"] or seen["width"] // seen["heads"]) // 4, stored.float().flatten().tolist()
+    wrong = [each for each in values if not 0 < each < math.inf]
+    if wrong or stored.shape != (count,):
+        given = f"{wrong[0]} among them" if wrong else f"{len(values)} in the shape {tuple(stored.shape)}"
+        problem = f"its periods must be {count} finite numbers above 0, for {seen['heads']} heads, got {given}"
+        raise DataError(problem, another_copy(where))
     if taken:
-        return replace(rotary, periods=tuple(stored.tolist()))
-    count = (seen["head_dim"] or seen["width"] // seen["heads"]) // 4
-    ratios = stored.double() / rotary.base ** (torch.arange(len(stored), dtype=torch.float64) / max(1, count))
-    apart = float((ratios - 1).abs().max()) if len(stored) == count else math.inf
-    if not apart <= COARSE:
+        return replace(rotary, periods=tuple(values))
+    ratios = stored.double() / rotary.base ** (torch.arange(count, dtype=torch.float64) / max(1, count))
+    apart = float((ratios - 1).abs().max())
+    if apart > COARSE:
         problem = f"its periods are not those of base {rotary.base:g}: they differ by up to {apart:.0%}"
         raise Contradiction(problem, hint_for({"periods": "file"}, "which takes those of the file"))
     if apart > EXACT:

@@ -31,12 +31,24 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
+# Networks of timm's Eva: regular expressions of names of tensors that each has, and of those that it lacks
+SIGNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "DINOv3, EUPE, LingBot, RoPE-ViT, vit_*_rope_reg*, PE lang": ((r"\bblocks\.0\.gamma_1$",), ()),
+    "EVA, EVA-02 Ti and S": ((r"\bblocks\.0\.attn\.q_bias$",), ()),
+    "EVA-02 B and L, those of CLIP as well": ((r"\bblocks\.0\.attn\.q_proj\.",), ()),
+    "others with a SwiGLU of two maps": ((r"\bblocks\.0\.mlp\.fc1_g\.",), ()),
+    "PE core": ((r"\bnorm_pre\.", r"\battn_pool\."), ()),
+    "PE spatial": ((r"\bnorm_pre\.",), (r"^(?!.*\bblocks\.).*\b(fc_)?norm\.\w+$",)),  # a plain ViT of CLIP has one
+}
+
+
 def may_rotate(names: Collection[str]) -> bool:
     """Whether tensors of timm's have the names of its Eva, most of whose networks have rotary positions."""
-    inside = any(re.search(r"blocks\.0\.(gamma_1$|attn\.q_bias$|attn\.q_proj\.|mlp\.fc1_g\.)", name) for name in names)
-    outside = {name.rpartition(".")[0].rpartition(".")[2] for name in names if "blocks." not in name}
-    pooled = any("attn_pool." in name for name in names)
-    return inside or ("norm_pre" in outside and (pooled or not outside & {"norm", "fc_norm"}))
+
+    def there(pattern: str) -> bool:
+        return any(re.search(pattern, name) for name in names)
+
+    return any(all(map(there, has)) and not any(map(there, lacks)) for has, lacks in SIGNS.values())
 
 
 def rotary_of(rope: Any) -> Rotary | None:

@@ -54,6 +54,7 @@ POOLED = ("attn_pool_num_heads", 8), ("attn_pool_mlp_ratio", 4)
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {"head_init_scale", "use_rot_pos_emb", *(f"rope_{how}_coords" for how in ("shift", "jitter", "rescale"))}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
+READ_ELSEWHERE = SEEN | IDLE | ROTATION.keys()  # or without effect
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -121,7 +122,8 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
     if "storage_tokens" in lasts:
         rotary, norm_eps = PUBLISHED["dinov3"]
         activation = "silu" if any(".mlp.w1." in name for name in tensors) else "gelu"
-        return {"rotary": rotary, "norm_eps": norm_eps, "activation": activation, "position_resize": "timm"}
+        facts = {"rotary": rotary, "norm_eps": norm_eps, "activation": activation, "position_resize": "timm"}
+        return {**facts, "pooling": "class"}  # which a head that is put behind it reads, too
     if may_rotate(tensors):
         pooled = {"pooling": "attention_to_all"} if any(name.endswith("attn_pool.latent") for name in tensors) else {}
         return {"rotary": UNSTATED, **pooled}
@@ -227,9 +229,7 @@ def _with_arguments(facts: dict[str, Any], arguments: Mapping[str, Any]) -> dict
             facts.pop("key_bias", None)
         elif name == "swiglu_mlp":
             facts |= {"gated_mlp": bool(value), "activation": "silu" if value else "gelu"}
-        elif (
-            value and name not in {*SEEN, *IDLE, *ROTATION} and (name, value) not in POOLED
-        ):  # what is off is as it is in a plain ViT
+        elif value and not (name in READ_ELSEWHERE or (name, value) in POOLED):  # what is off is so in a plain ViT, too
             raise DataError(f"config.json states {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument states
         facts["other_tokens"] = arguments["reg_tokens"] + facts.get("distillation_token", False)
