@@ -455,8 +455,12 @@ def test_a_link_of_the_hub_that_leaves_its_cache(hubs: Hubs, tmp_path: Path) -> 
 def test_the_licence_of_a_card(card: str, licence: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "own")
     (folder / "README.md").write_text(card)
-    model = vitrail.load(folder)
-    assert model.facts["licence"] == licence
+    config = json.loads((folder / "config.json").read_text())
+    for stated, found in (("dinov3-license", "dinov3-license"), ("<b>", "not stated"), (None, "not stated")):
+        config["pretrained_cfg"]["license"] = stated  # which a card is above
+        (folder / "config.json").write_text(json.dumps(config))
+        model = vitrail.load(folder)
+        assert model.facts["licence"] == (found if licence == "not stated" else licence)
     saved = vitrail.save(model, tmp_path / "saved")
     assert f"| licence | {licence} |" in (saved / "README.md").read_text()
     assert json.loads((saved / "config.json").read_text())

@@ -25,6 +25,7 @@ from vitrail.weights.saved import find_contradiction, find_rewriter
 
 CARD, CARDS = "README.md", 2**16  # bytes of it that are read
 LICENCES = {"facebook/dinov3-": "dinov3-license"}  # of gated repositories, by how their names begin
+LICENCE = r"[\w.+-]{1,60}"
 EXAMPLE = "google/vit-base-patch16-224"
 
 
@@ -94,7 +95,9 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> FoundWeig
     nested = (both or {}).get("image_processor")
     if isinstance(nested, Mapping):  # the newer file, which transformers reads first
         preprocessor = nested
-    facts = {"licence": _licence(folder / CARD)}
+    published = (config or {}).get("pretrained_cfg")
+    stated = str(published.get("license") or "") if isinstance(published, Mapping) else ""
+    facts = {"licence": _licence(folder / CARD) or (stated if re.fullmatch(LICENCE, stated) else "")}
     if ignored := find_rewriter(folder) or find_contradiction(folder):
         facts["configuration"] = ignored
         if config and "pretrained_cfg" in config:  # which states the preprocessing; the other file is older
@@ -109,7 +112,7 @@ def _licence(card: Path) -> str:
     with card.open("rb") as file:
         text = file.read(CARDS).decode("utf-8", "replace")
     top = text.partition("---")[2].partition("---")[0] if text.startswith("---") else ""
-    stated = dict(re.findall(r"^(license|license_name):\s*([\w.+-]{1,60})\s*$", top, re.MULTILINE))
+    stated = dict(re.findall(rf"^(license|license_name):\s*({LICENCE})\s*$", top, re.MULTILINE))
     return stated.get("license_name") or stated.get("license", "")
 
 
