@@ -131,7 +131,7 @@ class RotaryPositions(nn.Module):
     def forward(self, grid: Size, like: Tensor) -> Rotation:
         """The rotation for (rows, columns) of patches, on the device of `like` and in at least float32."""
         rotary, kind = self.rotary, torch.promote_types(like.dtype, torch.float32)
-        down, across = (self._coordinates(grid, axis, kind).to(like.device) for axis in (0, 1))
+        down, across = (self._coordinates(grid, axis, kind, like.device) for axis in (0, 1))
         plane = torch.meshgrid(down, across, indexing="ij")[:: 1 if rotary.axes == "ij" else -1]
         if rotary.periods is None:
             steps = torch.arange(self.head_dim // 4, dtype=kind, device=like.device) / (self.head_dim // 4)
@@ -144,9 +144,9 @@ class RotaryPositions(nn.Module):
         angles = torch.cat([front, angles])
         return Rotation(angles.cos(), angles.sin(), rotary.layout == "interleaved")
 
-    def _coordinates(self, grid: Size, axis: int, kind: torch.dtype) -> Tensor:
+    def _coordinates(self, grid: Size, axis: int, kind: torch.dtype, device: torch.device) -> Tensor:
         """Where the rows, or the columns, are."""
-        rotary, places = self.rotary, torch.arange(grid[axis], dtype=kind)
+        rotary, places = self.rotary, torch.arange(grid[axis], dtype=kind, device=device)
         if rotary.coordinates == "centred":
             return 2 * math.pi * (2 * ((places + 0.5 + rotary.offset) / grid[axis]) - 1)
         places = places + rotary.offset

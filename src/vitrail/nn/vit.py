@@ -112,9 +112,8 @@ class ViT(nn.Module):
         initialise(self)
         if self.reg_token is not None:
             nn.init.normal_(self.reg_token, std=0.02)
-        positions = made.positions()
-        add = self.register_parameter if isinstance(positions, nn.Parameter) else self.register_buffer
-        add("pos_embed", positions)
+        add = self.register_parameter if isinstance(table := made.positions(), nn.Parameter) else self.register_buffer
+        add("pos_embed", table)
 
     def forward(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
         """Logits of images that went through the model's preprocessing.
@@ -152,10 +151,11 @@ class ViT(nn.Module):
         Raises:
             UsageError: If the network has rotary positions, and the rotation of the tokens' grid is not passed.
         """
-        if self.rotary is not None and rotation is None:
+        given = {} if rotation is None else {"rotation": rotation}  # blocks of your own may know none
+        if self.rotary is not None and not given:
             raise UsageError("the blocks of this network turn queries and keys", "rotation=network.rotation(grid)")
         for index in range(len(self.blocks))[first:stop]:
-            tokens = self.blocks[index](tokens, record.at(f"blocks.{index}"), rotation=rotation)
+            tokens = self.blocks[index](tokens, record.at(f"blocks.{index}"), **given)
         return tokens
 
     def readout(self, tokens: Tokens, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:

@@ -245,7 +245,7 @@ def output_map(
 
     nothing = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3])
     with torch.no_grad():
-        one = torch.linspace(-1, 1, nothing.numel()).to(nothing).view_as(nothing)
+        one = torch.linspace(-1, 1, nothing.numel(), device=nothing.device).to(nothing).view_as(nothing)
         curved, most = added(one) + added(-one) - 2 * added(nothing), added(one).abs().max()
     if curved.abs().max() > max(1e-3, 16 * torch.finfo(nothing.dtype).eps) * most:
         problem = f"what the heads of blocks.{block} attended passes a norm, so none of them adds a part of its own"
