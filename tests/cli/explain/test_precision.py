@@ -22,6 +22,7 @@ PRECISIONS = constant("trust.html", "precisions")
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> vitrail.Model:
     """A model that counts as wide enough to gain by bf16, for which nothing was chosen yet."""
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 1)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda device: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return planted_model(background=True)
 
