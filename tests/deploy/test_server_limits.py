@@ -72,7 +72,7 @@ def sent(port: int, *parts: bytes | str, pause: float = 0.0) -> tuple[int, dict[
     head, _, body = found.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-    return int(first.split()[1]), headers, json.loads(body)
+    return int(first.split()[1]), headers, json.loads(body[: length_in(found)])  # a second answer may stand behind
 
 
 def length_in(found: bytes) -> int:
