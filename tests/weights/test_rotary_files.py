@@ -33,7 +33,6 @@ BARE = {  # architecture: its rotation by name, and what else no tensor shows
     "vit_small_plus_patch16_dinov3_qkvb": ("dinov3", {"pooling": "mean"}),
     "eva02_tiny_patch14_224": ("eva02", {}),
     "eva02_base_patch16_clip_224": ("eva02", {"pooling": "class"}),
-    "eva_giant_patch14_224": ("none", {}),
     "vit_pe_core_base_patch16_224": ("pe_14", {}),
     "vit_pe_spatial_base_patch16_512": ("pe_32", {"pooling": "mean"}),
     "vit_pe_lang_gigantic_patch14_448": ("pe_32", {}),
@@ -171,9 +170,14 @@ def test_a_file_of_the_lab_pools_its_class_token_and_says_so(tmp_path: Path) -> 
 
 def test_norms_that_may_be_behind_the_branches_are_refused_where_nothing_shows_them(tmp_path: Path) -> None:
     """Of the published networks with these names the giant one opens, by its size; beside a configuration, all do."""
-    for name, published in (("eva02_enormous_patch14_clip_224", False), ("eva_giant_patch14_clip_224", True)):
+    for name, pooling, published in (
+        ("eva02_enormous_patch14_clip_224", "avg", False),
+        ("eva_giant_patch14_224", "avg", True),
+        ("eva02_enormous_patch14_clip_224", "token", False),
+        ("eva_giant_patch14_clip_224", "token", True),
+    ):
         with torch.device("meta"):
-            tensors = timm.create_model(name).state_dict()
+            tensors = timm.create_model(name, global_pool=pooling).state_dict()
         for front in ("", "module.visual."):
             assert bool(why_not_bare({front + key: tensor for key, tensor in tensors.items()})) != published
         module, file = small(name), tmp_path / "model.safetensors"

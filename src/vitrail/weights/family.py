@@ -323,7 +323,7 @@ def why_not_bare(tensors: Mapping[str, Tensor]) -> str:
     ends = "attn.q_bias", "mlp.fc1.weight", "mlp.fc2.weight"
     bias, first, second = (tuple(shapes.get(f"blocks.0.{end}", ())) for end in ends)
     depth = sum(name.endswith(".attn.q_bias") for name in tensors)
-    plain = bool(bias and first) and first == second[::-1] and not scaled and not pooled
+    plain = bool(bias and first) and first == second[::-1] and not scaled
     return BEHIND if rpn or (plain and (*bias, depth) != GIANT) else ""
 
 
