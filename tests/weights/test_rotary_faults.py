@@ -82,8 +82,8 @@ def placed(change: Callable[[Tensor, int], Tensor], longest: bool = False) -> Pa
     """Other coordinates: of indices and the side of the grid, or the longer of both sides."""
 
     def wrong(right: Any) -> Any:
-        def coordinates(self: Any, grid: tuple[int, int], axis: int, kind: torch.dtype) -> Tensor:
-            return change(torch.arange(grid[axis], dtype=kind), max(grid) if longest else grid[axis])
+        def coordinates(self: Any, grid: tuple[int, int], axis: int, kind: torch.dtype, device: Any) -> Tensor:
+            return change(torch.arange(grid[axis], dtype=kind, device=device), max(grid) if longest else grid[axis])
 
         return coordinates
 
