@@ -1,0 +1,109 @@
+"""`vitrail serve --watch`: files written over a served model are taken when they are whole, and no request fails."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+import vitrail
+from tests import shared_runs as runs
+from tests.deploy.serving import JPEG, Server, jpeg, serving
+from tests.deploy.small import exported
+from vitrail.nn.networks import weights_hash
+
+PIECES, APART = 6, 0.6  # a file is written in so many pieces, seconds apart: longer than a look takes to come again
+
+
+def shifted(content: bytes) -> bytes:
+    """An export with another bias of its head, which makes the last class likelier."""
+    proto = onnx.load_from_string(content)
+    (bias,) = (held for held in proto.graph.initializer if held.name.endswith("head.bias"))
+    values = onnx.numpy_helper.to_array(bias) + torch.linspace(0, 2, bias.dims[0]).numpy()
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    return proto.SerializeToString()
+
+
+@contextmanager
+def asking(server: Server, name: str, content: bytes) -> Iterator[list[tuple[float, str, float]]]:
+    """Ask a model on and on: when each answer came, its version and probability. A request that fails is raised."""
+    found, failed, stop = list[tuple[float, str, float]](), list[BaseException](), threading.Event()
+
+    def ask_on() -> None:
+        try:
+            while not stop.is_set():
+                reply = server.ask(f"/predict?model={name}", content, JPEG)
+                assert reply.status == 200, reply
+                (one,) = reply.json["predictions"]
+                found.append((time.monotonic(), reply.json["version"], one["probability"]))
+                stop.wait(0.03)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask_on)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed, failed
+
+
+def test_whole_files_are_exchanged_and_no_others(tmp_path: Path) -> None:
+    content, export, run = jpeg(5), tmp_path / "small.onnx", runs.copy_of("photos", tmp_path)
+    weights = run / "model" / "model.safetensors"
+    export.write_bytes(exported().read_bytes())
+    (tmp_path / "next.onnx").write_bytes(shifted(export.read_bytes()))
+    first, second = vitrail.load(run), vitrail.load(run)
+    with torch.no_grad():
+        second.network.head.bias += torch.linspace(0, 1, len(second.output.names))
+    second.save(tmp_path / "next")
+    right = dict[str, dict[str, float]]()
+    for name, both in {
+        "photos": (first, second),
+        "small": (vitrail.load(export), vitrail.load(tmp_path / "next.onnx")),
+    }.items():
+        found = {weights_hash(one.network)[:12]: one.predict(content)[0].probability for one in both}
+        assert len(found) == 2
+        assert abs(min(found.values()) - max(found.values())) > 1e-3
+        right[name] = found
+    new = {
+        weights: (tmp_path / "next" / "model.safetensors").read_bytes(),
+        export: (tmp_path / "next.onnx").read_bytes(),
+    }
+    words = [str(run), str(export), "--watch", "--explainers", "0", "--workers", "1"]
+    with serving(words, tmp_path / "log.txt") as server, ExitStack() as stack:
+        answers = {name: stack.enter_context(asking(server, name, content)) for name in right}
+        time.sleep(0.5)  # the files are watched
+        weights.write_bytes(new[weights][: len(new[weights]) // 2])
+        server.await_line("(?m)^not exchanged.*model.safetensors")
+        damaged = time.monotonic()
+        with weights.open("wb") as tensors, export.open("wb") as graph:
+            for piece in range(PIECES):
+                for file, whole in ((tensors, new[weights]), (graph, new[export])):
+                    size = -(-len(whole) // PIECES)
+                    file.write(whole[piece * size : (piece + 1) * size])
+                    file.flush()
+                time.sleep(APART)
+        written = time.monotonic()
+        server.await_line("(?m)^exchanged")
+        exchanged = time.monotonic()
+        time.sleep(0.3)
+        said = re.findall("(?m)^(not exchanged|exchanged)", server.text)
+        assert said == ["not exchanged", "exchanged"]  # the half of before, and the whole
+        assert sum(server.counts("worker_restarts").values()) == 0
+        listed = {one["model"]: one["version"] for one in server.ask("/ready").json["models"]}
+    for name, (old, young) in right.items():
+        assert listed[name] == young
+        for when, version, probability in answers[name]:
+            assert probability == pytest.approx(right[name][version], abs=1e-4)
+            assert version == old or when > written
+            assert version == young or when < exchanged + 0.2
+        assert sum(damaged < when < written for when, *_ in answers[name]) > 20
+    assert "Traceback" not in server.text
