@@ -23,6 +23,10 @@ JPEG = {"Content-Type": "image/jpeg"}
 PATHS = re.compile(r"/(?:home|tmp|root|usr|work)\b|\.py\b|0x[0-9a-f]{6}|Traceback|site-packages")
 
 
+def children_of(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 @dataclass
 class Reply:
     """What came back."""
@@ -86,10 +90,14 @@ class Server:
         found = re.findall(rf"^vitrail_{name}\{{(.*)\}} (\S+)$", self.ask("/metrics").content.decode(), re.MULTILINE)
         return {labels: float(value) for labels, value in found}
 
+    def forker(self) -> int:
+        """The process from which those that answer are forked."""
+        (found,) = children_of(self.process.pid)
+        return found
+
     def workers(self) -> list[int]:
         """The processes that answer, the newest that explains first, which is nicer."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return sorted(map(int, children), key=lambda pid: (-os.getpriority(os.PRIO_PROCESS, pid), -pid))
+        return sorted(children_of(self.forker()), key=lambda pid: (-os.getpriority(os.PRIO_PROCESS, pid), -pid))
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -18,7 +18,8 @@ from vitrail.deploy.attribution import ROWS, with_map
 from vitrail.deploy.onnx import build, contract_of, to_bytes
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
-from vitrail.model.onnx_file import MAP, OUTPUTS, PIXELS, relative_gap
+from vitrail.model.contract import MAP, OUTPUTS, PIXELS
+from vitrail.model.onnx_file import relative_gap
 from vitrail.nn.twin import detached
 from vitrail.nn.vit import ClassToken, MeanOfPatches
 from vitrail.tasks import TASKS, Attributes, Classes, Codec, MultiLabels, Standardized

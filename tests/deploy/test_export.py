@@ -20,8 +20,9 @@ from tests.errors import must_raise
 from vitrail.deploy.onnx import Weights, contract_of, store, stored_network, to_bytes
 from vitrail.deploy.proof import prove_file
 from vitrail.errors import DataError, UsageError
+from vitrail.model.contract import KEY, read_contract
 from vitrail.model.model import resize_model
-from vitrail.model.onnx_file import KEY, open_onnx, read_contract, relative_gap
+from vitrail.model.onnx_file import open_onnx, relative_gap
 
 
 def test_an_export_is_a_model_that_answers_alike_at_any_size_and_batch():

@@ -23,8 +23,8 @@ from tests.weights.redraw import redrawn
 from tests.weights.small import PLAIN, READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import UsageError
+from vitrail.model.facts import UNVERIFIED, UNVERIFIED_HEAD
 from vitrail.model.foreign import identify
-from vitrail.model.model import UNVERIFIED, UNVERIFIED_HEAD
 from vitrail.tasks.features import Numbers
 from vitrail.weights import adapt
 

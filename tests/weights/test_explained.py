@@ -14,7 +14,7 @@ from vitrail.errors import UsageError
 from vitrail.explain import METHODS, balance_sheet
 from vitrail.explain.target import similarity
 from vitrail.model import Model
-from vitrail.model.model import UNVERIFIED
+from vitrail.model.facts import UNVERIFIED
 
 OFTEN = {"timm SigLIP", "transformers CLIPVisionModelWithProjection"}
 NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in ROWS]

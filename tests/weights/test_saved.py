@@ -23,8 +23,8 @@ from tests.weights.test_timm_keys import BASE, FORMS, model_of
 from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import CONFIG, PREPROCESSOR, WEIGHTS, Model
+from vitrail.model.facts import UNVERIFIED, origin_words
 from vitrail.model.loading import SEAL
-from vitrail.model.model import UNVERIFIED, origin_words
 from vitrail.model.saving import card_of
 from vitrail.nn import ViTConfig
 from vitrail.weights.places import KEY

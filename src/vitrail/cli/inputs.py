@@ -15,7 +15,7 @@ from vitrail.data.images import Images
 from vitrail.data.sources import read_images
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
-from vitrail.model.model import origin_words
+from vitrail.model.facts import origin_words
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
 from vitrail.weights.places import of_others

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,10 @@ def run(options: Serve, command: str) -> int:
     stated = {each.name: getattr(options, each.name) for each in fields(WeightsOptions)}
     if options.print is not None:
         return _print(options, options.print, options.out, stated)
-    try:
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
+    if missing := [name for name in ("fastapi", "uvicorn", "python_multipart") if find_spec(name) is None]:
+        raise UsageError(f"serve needs {', '.join(missing)} (vitrail[serve])", INSTALL)
+    from vitrail.deploy.server.launch import serve
 
-        from vitrail.deploy.server.launch import serve
-    except ImportError as error:
-        raise UsageError(f"serve needs {error.name}, which is missing (vitrail[serve])", INSTALL) from error
     token = _token(options)
     if token is None and options.host not in ("127.0.0.1", "::1", "localhost"):
         warn(f"{options.host} is open to other machines, and no token is asked for; see --token-file")

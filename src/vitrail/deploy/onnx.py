@@ -26,7 +26,7 @@ from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import RunError, UsageError, byte_size
 from vitrail.io import plain, to_json
 from vitrail.model import Model
-from vitrail.model.onnx_file import FORMAT, INSTALL, KEY, MAP, OUTPUTS, PIXELS
+from vitrail.model.contract import FORMAT, INSTALL, KEY, MAP, OUTPUTS, PIXELS
 from vitrail.nn import ViT, evaluating
 from vitrail.text import short_paths
 
@@ -91,6 +91,7 @@ def contract_of(
             "any_size": any_size,
             "patch": list(model.network.config.patch) if isinstance(model.network, ViT) else [1, 1],
             "answer": head,
+            "about": model.about,
             "output": model.output.to_dict(),
             "facts": {name: short_paths(fact) if isinstance(fact, str) else fact for name, fact in model.facts.items()},
             "weights": weights,

@@ -31,8 +31,9 @@ from vitrail.deploy.onnx import IR
 from vitrail.errors import VitrailError, counted, some_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.model import Model
+from vitrail.model.contract import KEY, MAP, OUTPUTS, PIXELS, open_session, read_contract
 from vitrail.model.model import resize_model
-from vitrail.model.onnx_file import KEY, MAP, OUTPUTS, PIXELS, open_session, read_contract, relative_gap
+from vitrail.model.onnx_file import relative_gap
 from vitrail.nn import evaluating
 from vitrail.nn.twin import detached
 from vitrail.runs.data import open_for, run_of
@@ -133,7 +134,7 @@ def prove_file(
         of: What they are, in words.
     """
     file, faults, runtimes, gap, flips = file.resolve(), list[str](), dict[str, str](), 0.0, 0
-    stated = read_contract(open_session(file).get_modelmeta().custom_metadata_map, file)
+    stated = read_contract(open_session(file, 1).get_modelmeta().custom_metadata_map, file)
     wrong = [name for name in {**stated, **contract} if stated.get(name) != contract.get(name)]
     if wrong:
         faults.append(f"the file states another {some_of(sorted(wrong))} than the model")
@@ -307,7 +308,7 @@ def count_changes(model: Model, network: nn.Module, images: Images, most: int) -
 
 def time_file(file: Path, size: tuple[int, int], channels: int, passes: int = 9) -> float:
     """Milliseconds for one image in onnxruntime, the median; on as many threads as torch has."""
-    session, pixels = open_session(file), np.zeros((1, *size, channels), np.uint8)
+    session, pixels = open_session(file, torch.get_num_threads()), np.zeros((1, *size, channels), np.uint8)
     took = list[float]()
     for _ in range(passes):
         before = time.perf_counter()

@@ -23,9 +23,10 @@ from torch import Tensor
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, Hint, as_word
+from vitrail.model.facts import UNVERIFIED
 from vitrail.model.foreign import Unstated
 from vitrail.model.loading import load
-from vitrail.model.model import UNVERIFIED, Model
+from vitrail.model.model import Model
 from vitrail.nn.networks import evaluating
 from vitrail.weights.assume import hint_for
 from vitrail.weights.places import is_foreign

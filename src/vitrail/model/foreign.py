@@ -18,7 +18,8 @@ from vitrail.arguments import typed
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, raised_as
-from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resize_model
+from vitrail.model.facts import CHANGES, UNVERIFIED, UNVERIFIED_HEAD
+from vitrail.model.model import BORROWS, CLASSIFY, Model, resize_model
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import output_count
 from vitrail.tasks import Codec, Task

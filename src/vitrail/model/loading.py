@@ -23,7 +23,8 @@ from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, located
 from vitrail.io import read_json
-from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
+from vitrail.model.facts import WORDS
+from vitrail.model.model import Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers

@@ -29,6 +29,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import Items, format_of, is_passed, read_images
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, check_count, check_kinds, located, some_of
+from vitrail.model.facts import NAMES, UNVERIFIED
 from vitrail.model.familiar import UNLIKE, Noting, is_unlike
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
@@ -342,19 +343,7 @@ def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
         return reads.to_uint8(image)
 
 
-# ---- whether pretrained weights are verified, as facts of a model: also when its network is changed
-
-# Verified are the very numbers that were read, at the size and with the channels that they were read for: of a network
-# that was adapted since, the same fact states that.
-
-UNVERIFIED = "these weights are not verified"
-UNVERIFIED_HEAD = "the head is not verified"
-NAMES = ("name", "verified", "verified_weights", "changed_weights")  # facts that hold for certain numbers only
-CHANGES = ("configuration", "weights", "head", "resized", "grey")  # facts that say what is not as it was
-WORDS = (  # facts that are texts
-    *("origin", "licence", "assumed_by_user", "trained_with", "class_names", "assumed", "left_out", "unpickled"),
-    *(*NAMES, *CHANGES),
-)
+# ---- for images of another size, and with other weights
 
 
 def resize_model(
@@ -398,11 +387,6 @@ def resize_model(
     )
 
 
-def changes_of(facts: Mapping[str, Any]) -> list[str]:
-    """What is not as it was in the files, in words, one for each change."""
-    return [f"{name}: {facts[name]}" for name in CHANGES if name in facts]
-
-
 def refresh_facts(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
     """The facts of a network; if they are of other numbers than it has, these are not verified, as a fact states.
 
@@ -418,13 +402,3 @@ def refresh_facts(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any
         since = "read" if facts["verified"] == UNVERIFIED else "verified"
         found["weights"] = "; ".join(filter(None, (facts.get("weights"), f"they have changed since they were {since}")))
     return found
-
-
-def origin_words(facts: Mapping[str, Any]) -> list[str]:
-    """Sentences on pretrained weights: whether they are verified, what was changed or assumed; else nothing."""
-    found = [f"{facts['verified']}; licence {facts.get('licence', 'not stated')}"] if facts.get("verified") else []
-    found += [facts["unpickled"]] if "unpickled" in facts else []
-    found += [f"changed, {change}" for change in changes_of(facts)]
-    found += [f"assumed: {facts['assumed']}"] if "assumed" in facts else []
-    found += [f"assumed: class names are {facts['class_names']}"] if "class_names" in facts else []
-    return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])

@@ -2,14 +2,11 @@
 
     pixels (b, h, w, c) uint8, as resized images lie in memory  ->  outputs (b, v) fp32; with attribution also a map
 
-What a number of the outputs means, how an image is decoded and resized, where the weights come from: all of that is one
-JSON object under the key `vitrail` of the file's metadata, the contract. `vitrail.deploy.onnx` writes it.
+All else is stated in its contract; see `contract`.
 """
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError, raised_as
+from vitrail.errors import DataError, VitrailError
+from vitrail.model.contract import OUTPUTS, PIXELS, WRITTEN, open_session, read_contract
 from vitrail.model.model import Model
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.tasks import TASKS
-
-KEY, FORMAT = "vitrail", 1
-PIXELS, OUTPUTS, MAP = "pixels", "outputs", "map"  # names of the input, and of the outputs
-INSTALL = 'pip install "vitrail[onnx]"'
-WRITTEN = "vitrail export RUN --to onnx  # which writes one"
-
-
-def open_session(file: str | Path) -> Any:
-    """A session of onnxruntime on as many threads as torch has, which sleep while they wait for each other.
-
-    Raises:
-        UsageError: onnxruntime is not installed.
-        DataError: The file is none that it opens.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UsageError(f"{file} needs onnxruntime (vitrail[onnx])", INSTALL) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    with raised_as(DataError, f"{file} is no ONNX file that onnxruntime opens", WRITTEN, Exception):
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-
-def read_contract(texts: Mapping[str, str], file: str | Path) -> dict[str, Any]:
-    """What the metadata of a file state of it.
-
-    Raises:
-        DataError: They state nothing of ours, or it is damaged or of another format.
-    """
-    if KEY not in texts:
-        lacks = "how images go in, what its outputs are called and what they mean"
-        raise DataError(f"{file} was not written by vitrail: {lacks} is missing in its metadata", WRITTEN)
-    with raised_as(DataError, f"{file}: its metadata are damaged", WRITTEN, (ValueError, RecursionError)):
-        found = json.loads(texts[KEY])
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise DataError(f"{file} is not of the format {FORMAT}", "a newer vitrail, or the export written again")
-    return found
 
 
 class OnnxNetwork(nn.Module):
@@ -97,9 +55,7 @@ def open_onnx(file: str | Path) -> Model:
         DataError: The file is missing, damaged or somebody else's.
     """
     file = Path(file)
-    if not file.is_file():
-        raise DataError(f"there is no file {file}", WRITTEN)
-    session = open_session(file)
+    session = open_session(file, torch.get_num_threads())
     contract = read_contract(session.get_modelmeta().custom_metadata_map, file)
     try:
         reads = Preprocessing.from_dict(contract["input"])

@@ -12,18 +12,20 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError
+from vitrail.weights.places import is_onnx
 
-HERE = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+HERE, ROOT = "vitrail.deploy.server", str(Path(__file__).parents[3])
 LENGTHS = struct.Struct("!IQ")  # bytes of a header, and of a body
 DROP = signal.SIGUSR1  # nobody waits any more for what is computed
 LOADING = 600.0  # seconds in which a process has its models, or is given up
@@ -66,41 +68,83 @@ class QueuedRequest:
     answer: "asyncio.Future[tuple[dict[str, Any], bytes]]"
 
 
-@dataclass(eq=False)
-class WorkerProcess:
-    """One process, and what it is at.
+class Forker:
+    """The process from which those that answer are forked; where it has ended, another takes its place.
+
+    multiprocessing's own ends by a SIGTERM to a whole group, and runs the main module of its user in every copy.
+
+    Args:
+        paths: Of all models: exports alone need no torch.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.imported = f"{HERE}.exports" if all(map(is_onnx, paths)) else f"{HERE}.models"
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it."""
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            code = f"from {HERE}.worker import fork; fork({number}, {self.imported!r})"
+            found = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+            own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": found}  # more threads are asked for when a model is loaded
+            words, environment = (sys.executable, "-P", "-c", code), os.environ | own
+            self.process = subprocess.Popen(
+                words, pass_fds=[number], stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+
+    def fork(self, load: Mapping[str, Any]) -> socket.socket:
+        """One end of a socket; a new process has the other, and is told what to load."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if self.process.poll() is not None:
+                self.channel.close()
+                self.begin()
+            ours.sendall(frame_of(load))
+            with suppress(OSError):  # it has just ended; then so has this socket
+                socket.send_fds(self.channel, [b"."], [theirs.fileno()])
+        return ours
+
+    def end(self) -> None:
+        """End it; those that answer are ended by whoever has them."""
+        self.channel.close()
+        self.process.wait()
+
+
+class WorkerProcess(asyncio.Protocol):
+    """One process, and what it is at; see `start`.
 
     Attributes:
         models: What it says of each model by name: `version`, `routes`, `notes`.
         seconds: That a first answer took.
+        ended: Is set when the process has ended.
     """
 
-    process: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    device: str = "cpu"
-    seconds: float = 0.0
-    job: QueuedRequest | None = None
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.models, self.device, self.seconds = dict[str, dict[str, Any]](), "cpu", 0.0
+        self.job: QueuedRequest | None = None
+        self.ended, self.pid, self.buffer = asyncio.Event(), 0, bytearray()
+        self.transport: Any = None
+        self.frame: asyncio.Future[tuple[dict[str, Any], bytes]] = loop.create_future()
+        self.frame.cancel()  # nobody waits for one yet
 
     @classmethod
-    async def start(cls, load: Mapping[str, Any]) -> "WorkerProcess":
+    async def start(cls, forked: socket.socket) -> "WorkerProcess":
         """A process that has loaded its models.
+
+        Args:
+            forked: Of a `Forker`.
 
         Raises:
             VitrailError: As the process says that it cannot load them; or it ended.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
-            words = sys.executable, "-P", "-m", "vitrail.deploy.server.worker", str(number)
-            own = {"OMP_NUM_THREADS": str(load["threads"]), "PYTHONPATH": HERE}
-            process = await asyncio.create_subprocess_exec(
-                *words, pass_fds=[number], stdin=-3, env=os.environ | own, start_new_session=True
-            )
-        worker = cls(process, *await asyncio.open_connection(sock=ours))
+        worker = cls()
         try:
-            facts, _ = await worker.exchange(load, b"", LOADING)
+            await asyncio.get_running_loop().create_connection(lambda: worker, sock=forked)
+            worker.pid = (await worker.receive(LOADING))[0]["pid"]
+            facts, _ = await worker.receive(LOADING)
             if error := facts.get("error"):
                 raise KINDS[error["exit_code"]](error["problem"], Hint(**error["hint"]))
         except LostError as error:
@@ -109,10 +153,34 @@ class WorkerProcess:
             raise RunError(f"a process that answers {error} while it loaded its models", hint) from error
         except BaseException:
             worker.end()
-            await worker.process.wait()
             raise
         worker.models, worker.device, worker.seconds = facts["models"], facts["device"], facts["seconds"]
         return worker
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what frames are sent through."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a frame."""
+        self.buffer += data
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Take the next frame from what has come, if it is whole and somebody waits for it."""
+        if len(self.buffer) < LENGTHS.size or self.frame.done():
+            return
+        words, size = LENGTHS.unpack_from(self.buffer)
+        middle, end = LENGTHS.size + words, LENGTHS.size + words + size
+        if len(self.buffer) >= end:
+            self.frame.set_result((json.loads(self.buffer[LENGTHS.size : middle]), bytes(self.buffer[middle:end])))
+            del self.buffer[:end]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The process has ended."""
+        self.ended.set()
+        if not self.frame.done():
+            self.frame.set_exception(LostError("ended"))
 
     async def exchange(self, header: Mapping[str, Any], body: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """Its answer to a frame.
@@ -120,33 +188,43 @@ class WorkerProcess:
         Raises:
             LostError: There is none.
         """
+        self.transport.write(frame_of(header, body))
+        return await self.receive(seconds)
+
+    async def receive(self, seconds: float) -> tuple[dict[str, Any], bytes]:
+        """The frame that comes next.
+
+        Raises:
+            LostError: None comes.
+        """
+        if self.ended.is_set():
+            raise LostError("ended")
+        self.frame = asyncio.get_running_loop().create_future()
+        self._deliver()
         try:
             async with asyncio.timeout(seconds):
-                self.writer.write(frame_of(header, body))
-                await self.writer.drain()
-                words, size = LENGTHS.unpack(await self.reader.readexactly(LENGTHS.size))
-                return json.loads(await self.reader.readexactly(words)), await self.reader.readexactly(size)
+                return await self.frame
         except TimeoutError as error:
             raise LostError(f"gave no answer in {seconds:g} s") from error
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise LostError("ended") from error
 
     def send(self, number: int) -> None:
-        """A signal, if it is still there; asyncio's own method would take the news of its end from who waits for it."""
-        if self.process.returncode is None:
+        """A signal, if it is still there."""
+        if self.pid and not self.ended.is_set():
             with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+                os.kill(self.pid, number)
 
     def end(self) -> None:
         """End it, whatever it does."""
-        self.writer.close()
         self.send(signal.SIGKILL)
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class Pool:
     """Processes that answer alike, and what waits for them.
 
     Args:
+        forker: Where they come from.
         load: What each is told to load.
         count: How many.
         bound: How many requests wait, at most.
@@ -157,6 +235,7 @@ class Pool:
 
     def __init__(
         self,
+        forker: Forker,
         load: Mapping[str, Any],
         count: int,
         bound: int,
@@ -164,11 +243,11 @@ class Pool:
         changed: Callable[[], object],
         warn: Callable[[str], object],
     ) -> None:
-        self.load, self.count, self.bound, self.timeout = load, count, bound, timeout
+        self.forker, self.load, self.count, self.bound, self.timeout = forker, load, count, bound, timeout
         self.changed, self.warn = changed, warn
         self.jobs, self.idle, self.workers = deque[QueuedRequest](), list[WorkerProcess](), set[WorkerProcess]()
         self.models, self.seconds, self.answered, self.restarts = dict[str, dict[str, Any]](), 1.0, 0, 0
-        self.tasks = set["asyncio.Task[None]"]()
+        self.tasks, self.begun = set["asyncio.Task[None]"](), list[socket.socket]()
 
     @property
     def full(self) -> bool:
@@ -206,13 +285,17 @@ class Pool:
                     worker.send(DROP)
             raise
 
+    def hurry(self) -> None:
+        """Have a first process load while there is no event loop yet."""
+        self.begun.append(self.forker.fork(self.load))
+
     async def prepare(self, count: int | None = None) -> list[WorkerProcess]:
         """New processes that are ready, and answer nothing yet.
 
         Raises:
             VitrailError: As `WorkerProcess.start`; then all of them are ended.
         """
-        starting = [asyncio.create_task(WorkerProcess.start(self.load)) for _ in range(count or self.count)]
+        starting = [asyncio.create_task(self._start()) for _ in range(count or self.count)]
         await asyncio.wait(starting)
         failed = [task.exception() for task in starting if task.exception()]
         workers = [task.result() for task in starting if not task.exception()]
@@ -244,7 +327,7 @@ class Pool:
         pause, crew = PAUSES[0], self.workers
         while len(self.workers) < self.count:
             try:
-                worker = await WorkerProcess.start(self.load)
+                worker = await self._start()
             except VitrailError as error:
                 self.warn(f"{error.problem}; the next attempt is in {pause:g} s")
                 for job in () if self.workers else [self.jobs.popleft() for _ in range(len(self.jobs))]:
@@ -273,7 +356,10 @@ class Pool:
             task.cancel()
         for worker in self.workers:
             worker.end()
-            await worker.process.wait()
+            await worker.ended.wait()
+
+    async def _start(self) -> WorkerProcess:
+        return await WorkerProcess.start(self.begun.pop() if self.begun else self.forker.fork(self.load))
 
     def _dispatch(self) -> None:
         while self.jobs and self.idle:
@@ -305,7 +391,7 @@ class Pool:
 
     async def _watch(self, worker: WorkerProcess) -> None:
         """Replace a process that ends while it is at nothing."""
-        await worker.process.wait()
+        await worker.ended.wait()
         if worker in self.idle:
             self.idle.remove(worker)
             self._lose(worker, "ended")
@@ -316,7 +402,7 @@ class Pool:
         if worker in self.workers:
             self.workers.remove(worker)
             self.restarts += 1
-            self.warn(f"process {worker.process.pid} {how}; another takes its place")
+            self.warn(f"process {worker.pid} {how}; another takes its place")
             self.begin(self.fill())
 
 

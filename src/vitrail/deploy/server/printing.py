@@ -86,9 +86,9 @@ def _place(engine: Engine, path: str) -> Path:
 
 def _tensors(file: Path) -> dict[str, str]:
     """What an export declares of its inputs and outputs, but for the first side, which is the batch."""
-    from vitrail.model.onnx_file import open_session
+    from vitrail.model.contract import open_session
 
-    session, found = open_session(file), dict[str, str]()
+    session, found = open_session(file, 1), dict[str, str]()
     for kind, tensors in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         rows = list[str]()
         for each in tensors:

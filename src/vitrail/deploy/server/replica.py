@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vitrail.deploy.server.app import Message, Service, application
-from vitrail.deploy.server.pool import Pool
+from vitrail.deploy.server.pool import Forker, Pool
 from vitrail.errors import RunError
 
 
@@ -34,7 +34,7 @@ class Replica:
         Raises:
             VitrailError: A model cannot be served.
         """
-        pool = Pool({**load, "explains": False}, 1, queue, timeout, _ignore, print)
+        pool = Pool(Forker(load["models"].values()), {**load, "explains": False}, 1, queue, timeout, _ignore, print)
         pool.swap(await pool.prepare())
         return cls(Service(pool, None, os.environ.get("VITRAIL_TOKEN")))
 

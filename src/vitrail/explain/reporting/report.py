@@ -42,7 +42,8 @@ from vitrail.explain.reporting.plan import (
 from vitrail.io import WRITING, check_writable, page_at, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
-from vitrail.model.model import changes_of, each_of
+from vitrail.model.facts import changes_of
+from vitrail.model.model import each_of
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import explanation_page, in_frame

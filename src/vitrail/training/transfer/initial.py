@@ -27,7 +27,7 @@ from vitrail.features.poolings import head_features
 from vitrail.features.similar import nearest_vote
 from vitrail.model import Model, load, open_model, save
 from vitrail.model.confidence import load_checked
-from vitrail.model.model import origin_words
+from vitrail.model.facts import origin_words
 from vitrail.nn import ViT
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Optimization, Settings

@@ -35,7 +35,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.model.model import CHANGES, origin_words
+from vitrail.model.facts import CHANGES, origin_words
 from vitrail.nn import Record
 from vitrail.runs.evaluate import errors_of
 from vitrail.runs.settings import Distillation, Settings

@@ -1,0 +1,212 @@
+"""The process that listens, and takes signals. It loads no torch, and decodes nothing.
+
+SIGTERM, SIGINT   no new requests are taken, all that were are answered, exit code 0; a second one ends at once
+SIGHUP            the models are loaded anew by other processes, which then answer in place of those before
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vitrail.deploy.server.app import Service, application, refused
+from vitrail.deploy.server.pool import Pool, Refusal
+from vitrail.errors import VitrailError
+from vitrail.options import ServeOptions
+
+HEADER_SECONDS = 10.0  # in which the headers of a request have come
+ENDING = 10  # seconds for answers on their way, when all are given
+LOOKED = 2.0  # seconds between two looks at watched files
+
+
+class Patient(H11Protocol):
+    """HTTP whose headers have to come in time, and whose errors have the one form."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore[bad-override]
+        """Look from time to time whether headers are still coming."""
+        super().connection_made(transport)
+        self._look(self)
+
+    def send_400_response(self, msg: str) -> None:
+        """That a request is none of HTTP."""
+        self._refuse(Refusal(400, "the request is no HTTP", "curl -F image=@photo.jpg"))
+
+    def _look(self, before: object) -> None:
+        if self.transport.is_closing():
+            return
+        some = self.conn.their_state is h11.IDLE and (self.cycle is None or self.conn.trailing_data[0] != b"")
+        if some and self.cycle is before:
+            self._refuse(Refusal(408, f"no headers came in {HEADER_SECONDS:g} s", "a faster network"))
+        else:  # the first look at these headers, if there are any
+            self.loop.call_later(HEADER_SECONDS, self._look, self.cycle if some else self)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self.conn.our_state is h11.IDLE:  # and not in the midst of an answer
+            found = refused(refusal)
+            headers = [*found.raw_headers, (b"connection", b"close")]
+            start = h11.Response(status_code=refusal.status, headers=headers)
+            for event in (start, h11.Data(data=bytes(found.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Without signals, of which the process itself takes care."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # pyrefly: ignore[bad-override]
+        return contextlib.nullcontext()
+
+
+class Serving:
+    """A server from its start to its end.
+
+    Args:
+        models: Paths of models by name, of which files are watched.
+        options: How it listens and answers.
+        listener: The socket.
+        pools: What answers, and maybe what explains.
+        again: Set when the models are to be loaded anew.
+        token: That every request must bear; None for none.
+        say: Called with a sentence for whoever started it.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, str],
+        options: ServeOptions,
+        listener: socket.socket,
+        pools: Sequence[Pool],
+        again: asyncio.Event,
+        token: str | None,
+        say: Callable[[str], object],
+    ) -> None:
+        self.models, self.options, self.listener, self.again, self.say = models, options, listener, again, say
+        self.tasks = set["asyncio.Task[None]"]()
+        self.service = Service(pools[0], pools[1] if len(pools) > 1 else None, token)
+
+    async def run(self) -> None:
+        """Listen at once, answer when the first process has loaded the models, and end by a signal."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        config = uvicorn.Config(
+            application(self.service),
+            http=Patient,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=ENDING,
+        )
+        self.server = _Server(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.again.set)
+        serving = asyncio.ensure_future(self.server.serve(sockets=[self.listener]))
+        starting = asyncio.ensure_future(self.start())
+        try:
+            await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done() and starting.exception():
+                self.server.should_exit = True
+            await serving
+            if starting.done():
+                starting.result()
+        finally:
+            starting.cancel()
+            for pool in self.service.pools:
+                await pool.end()
+
+    async def start(self) -> None:
+        """Start the processes: the first alone, since it says whether the models can be served, and how fast."""
+        answering, explaining = self.service.answering, self.service.explaining
+        (first,) = await answering.prepare(1)
+        if first.device != "cpu" and self.options.workers is None:
+            answering.count = 1
+        answering.swap([first])
+        for name, one in first.models.items():
+            for note in one["notes"]:
+                self.say(f"{name}: {note}")
+        place = "{}:{}".format(*self.listener.getsockname()[:2])
+        words = ", ".join(f"{name} ({one['version']})" for name, one in first.models.items())
+        self.say(
+            f"ready: http://{place} answers by {words}; an image takes {1000 * first.seconds:.0f} ms, and about "
+            f"{answering.count / first.seconds:.3g} a second are answered"
+        )
+        await answering.fill()
+        if explaining is not None:
+            await explaining.fill()
+            if not any(one["routes"] for one in explaining.models.values()):
+                self.service.explaining = None
+                await explaining.end()
+        self._begin(self.renew())
+        if self.options.watch:
+            self._begin(self.look())
+
+    def stop(self) -> None:
+        """Take no more requests, and end when those that were taken are answered; at once where this is asked twice."""
+        if self.service.draining:
+            self.server.should_exit = self.server.force_exit = True
+            return
+        self.service.draining = True
+        self.say(f"stopping: {self.service.taken} requests are answered first")
+        self._begin(self.drain())
+
+    async def drain(self) -> None:
+        """End when nothing is left to be answered."""
+        while self.service.taken:
+            await asyncio.sleep(0.05)
+        self.server.should_exit = True
+
+    async def renew(self) -> None:
+        """Whenever it is asked for, load the models by other processes; where they cannot, those before answer on."""
+        while True:
+            await self.again.wait()
+            self.again.clear()
+            fresh, pools = [], self.service.pools
+            try:
+                for pool in pools:
+                    fresh.append(await pool.prepare())
+            except VitrailError as error:
+                for worker in (each for workers in fresh for each in workers):
+                    worker.end()
+                self.say(f"not exchanged, the models before answer on: {error.problem}")
+                continue
+            for pool, workers in zip(pools, fresh, strict=True):
+                pool.swap(workers)
+            words = ", ".join(f"{name} ({one['version']})" for name, one in self.service.answering.models.items())
+            self.say(f"exchanged: {words}")
+
+    async def look(self) -> None:
+        """Have the models exchanged when their files have changed, and change no more."""
+        loaded = before = _stamps(self.models.values())
+        while True:
+            await asyncio.sleep(LOOKED)
+            now = _stamps(self.models.values())
+            if now == before and now != loaded:
+                loaded = now
+                self.again.set()
+            before = now
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+def _stamps(paths: Any) -> list[tuple[str, int, int]]:
+    """Name, time and size of each file that a model is read from."""
+    found = []
+    for path in map(Path, paths):
+        folder = path / "model" if (path / "model").is_dir() else path
+        for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+            with contextlib.suppress(OSError):
+                found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
+    return found
