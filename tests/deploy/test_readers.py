@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.machinery import SourceFileLoader
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,9 +29,12 @@ from PIL import Image
 import vitrail
 from tests.data import zoo
 from tests.real import real_data, real_photographs
-from vitrail.data.images import open_image
+from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import LONGEST, Preprocessing
-from vitrail.errors import DataError
+from vitrail.deploy.server.exports import open_export
+from vitrail.errors import DataError, UsageError
+from vitrail.model.onnx_file import OnnxNetwork
+from vitrail.nn.networks import weights_hash
 from vitrail.tasks import Codec
 from vitrail.tasks.attributes import Attributes
 from vitrail.tasks.calibration import Calibration
@@ -323,6 +328,33 @@ def test_python_says_what_vitrail_says() -> None:
         assert_same(
             json.loads(json.dumps(reader().answer(outputs, contract, coverage))), said_of(codec, outputs, coverage)
         )
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data", "ignore:Truncated File Read")
+def test_a_server_says_of_an_export_what_vitrail_says(tmp_path: Path) -> None:
+    """Of images of every kind that vitrail reads; so many names as are asked for, and the version of the weights."""
+    images = [NamedImage(name, open_image(name, kept.content)) for name, kept in zoo.readable().items()]
+    for (name, (codec, coverage)), reads, most in zip(CODECS.items(), cycle(READS), cycle((None, 1, 2)), strict=False):
+        fits = [one for one in images if stated(one.name, zoo.readable()[one.name].content, reads) is not None]
+        about = contract_of(codec, reads, facts={"verified": "seen"}, about="what they are", task="", output={})
+        file = made(tmp_path / f"{name}.onnx", codec, reads, about)
+        served = open_export("m", str(file), {"mean": None}, 1)
+        (found,) = served.routes["predict"](fits, {"coverage": coverage, "top": most}).values()
+        pixels = np.stack([reads.to_uint8(one.image).numpy() for one in fits]).astype(np.float64)
+        outputs = (pixels.mean(axis=(2, 3)) @ matrix(codec, reads.channels)).astype(np.float32)
+        known = replace(codec, most=most) if most and codec.most is not None else codec
+        for one, said, expected in zip(fits, found, said_of(known, outputs, coverage), strict=True):
+            assert (said.pop("file"), said.pop("compute_dtype")) == (one.name, "fp32")
+            assert said.pop("about_probabilities") == "what they are"
+            assert_same(json.loads(json.dumps(said)), expected, 1e-5)
+        has_sets = name in ("sets", "every set", "near", "intervals", "usual intervals")
+        assert served.sets == has_sets
+        assert served.notes == ["seen; licence not stated"]
+        assert served.version == weights_hash(OnnxNetwork(file, None, reads))[:12]
+        with pytest.raises(UsageError):
+            served.routes["predict"](fits[:1], {"coverage": 1.5 if has_sets else 0.9})
+        with pytest.raises(UsageError):
+            open_export("m", str(file), {"mean": (0.5,)}, 1)
 
 
 def test_node_says_what_vitrail_says(tmp_path: Path) -> None:

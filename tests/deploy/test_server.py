@@ -395,6 +395,29 @@ def test_models_are_exchanged_and_what_was_taken_is_answered_at_the_end(server: 
     assert "Traceback" not in server.text
 
 
+def test_an_export_is_served_without_torch_and_by_whoever_is_left(tmp_path: Path) -> None:
+    with serving([str(exported()), "--workers", "1"], tmp_path / "log.txt") as server:
+        right = server.ask("/predict", jpeg(), JPEG).json
+        for pid in (server.process.pid, server.forker(), *server.workers()):
+            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+        forker, (worker,) = server.forker(), server.workers()
+        os.kill(forker, signal.SIGKILL)
+        assert server.ask("/predict", jpeg(), JPEG).json == right
+        os.kill(worker, signal.SIGKILL)
+        while sum(server.counts("worker_restarts").values()) < 1:
+            time.sleep(0.05)
+        assert server.ask("/predict", jpeg(), JPEG).json == right
+        assert server.forker() != forker
+        kept = server.forker(), *server.workers()
+        os.killpg(server.forker(), signal.SIGTERM)  # as a service manager does it, to all of a group
+        assert server.ask("/predict", jpeg(), JPEG).json == right
+        assert (server.forker(), *server.workers()) == kept
+        assert server.stop() == 0
+        assert "Traceback" not in server.text
+        while any(Path(f"/proc/{pid}").exists() for pid in kept):
+            time.sleep(0.05)
+
+
 def test_what_cannot_be_served_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, token = str(exported()), tmp_path / "token"
     token.write_text("secret")

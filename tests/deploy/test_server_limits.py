@@ -15,8 +15,8 @@ import pytest
 import uvicorn
 
 from tests.pages.browser import CHROMIUM, Browser
-from vitrail.deploy.server import app, launch, names
-from vitrail.deploy.server.pool import Pool
+from vitrail.deploy.server import app, listening as http, names
+from vitrail.deploy.server.pool import Forker, Pool
 from vitrail.tasks.regression import NumberPrediction
 from vitrail.text import percent, percent_in_words
 
@@ -27,7 +27,7 @@ class Fake(Pool):
     """A pool that answers with the length of the body; with a bound of 0 it is full."""
 
     def __init__(self) -> None:
-        super().__init__({"models": {"m": ""}}, 1, 4, 30.0, lambda: None, lambda words: None)
+        super().__init__(Forker([]), {"models": {"m": ""}}, 1, 4, 30.0, lambda: None, lambda words: None)
         self.models = {"m": {"version": "0", "routes": ["predict"]}}
         self.asked, self.cancelled, self.slow = list[tuple[Mapping[str, Any], bytes]](), 0, 0.0
 
@@ -46,8 +46,8 @@ def listening(token: str | None = None) -> Iterator[SimpleNamespace]:
     """The application behind the protocol of the server, in this process; its pool is none."""
     pool, listener = Fake(), socket.create_server(("127.0.0.1", 0))
     service = app.Service(pool, None, token)
-    config = uvicorn.Config(app.application(service), http=launch.Patient, ws="none", lifespan="off", log_config=None)
-    server = launch._Server(config)
+    config = uvicorn.Config(app.application(service), http=http.Patient, ws="none", lifespan="off", log_config=None)
+    server = http._Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
@@ -82,7 +82,7 @@ def length_in(found: bytes) -> int:
 
 def test_slow_absurd_and_refused_requests_get_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (launch, "HEADER_SECONDS", 0.3),
+        (http, "HEADER_SECONDS", 0.3),
         (app, "BODY_SECONDS", 0.5),
         (app, "MOST_BYTES", 10_000_000),
         (app, "MOST_HELD", 15_000_000),
