@@ -84,7 +84,7 @@ def answer_similar(known: Any, model: Model, images: Sequence[NamedImage], query
     return Similar(named, True, False, len(known), tuple(found)).to_dict()
 
 
-def open_model(name: str, path: str, stated: Mapping[str, Any], asked: Mapping[str, Any]) -> Served:
+def open_served(name: str, path: str, stated: Mapping[str, Any], asked: Mapping[str, Any]) -> Served:
     """A model with its routes.
 
     Args:

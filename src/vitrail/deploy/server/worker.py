@@ -80,9 +80,9 @@ def open_models(asked: Mapping[str, Any]) -> dict[str, Served]:
 
             found[name] = open_export(name, path, stated, asked["threads"])
         else:
-            from vitrail.deploy.server.models import open_model
+            from vitrail.deploy.server.models import open_served
 
-            found[name] = open_model(name, path, stated, asked)
+            found[name] = open_served(name, path, stated, asked)
     if features and not any("similar" in each.routes for each in found.values()):
         raise UsageError(f"{features} has the features of no model here", "vitrail embed MODEL IMAGES --out FILE")
     return found
