@@ -65,7 +65,7 @@ def hint_faults(hint: str) -> list[str]:
 
     A hint that begins with `vitrail` is a command; the flags of any other hint must be those of some verb.
     """
-    first, *rest = hint.removeprefix("try: ").split()
+    first, *rest = hint.removeprefix("try: ").removeprefix("in a shell: ").split()
     if first == "vitrail" and rest:
         return command_faults([first, *(word.strip(",;:.") for word in rest)])
     if first in ("pip", "curl", "hf"):  # commands of other programs

@@ -3,8 +3,10 @@
 import ast
 import pickle
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from tests.commands import hint_faults
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
-from vitrail.errors import DataError, UsageError, byte_size, counted
+from vitrail.data.readers.shards import LIMIT
+from vitrail.errors import DataError, Hint, UsageError, byte_size, counted
 
 SOURCE = Path(__file__).parent.parent / "src" / "vitrail"
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
@@ -42,6 +45,54 @@ def test_every_command_in_a_hint_exists_with_its_flags() -> None:
     assert [(hint, faults) for hint in found if "vitrail X" not in hint and (faults := hint_faults(hint))] == []
     planted = "raise UsageError('a', f'vitrail train {x} --epoch 3')\nraise DataError(p, 'vitrail tarin')"
     assert [hint_faults(hint) for hint in hints(planted)] == [["--epoch"], ["vitrail tarin"]]
+
+
+ENGLISH = {  # words that begin texts of the library, and are also names of programs
+    *("as", "column", "cut", "file", "find", "head", "id", "init", "join", "less", "look", "make", "more", "patch"),
+    *("size", "split", "strings", "sum", "test", "time", "top", "true", "which", "write", "yes"),
+}
+WITHOUT_FILE = {"export", "ulimit", "hf", "pip", "ray", "torchrun", "vitrail"}  # programs, here or elsewhere
+
+
+def texts(text: str) -> Iterator[str]:
+    """The literals of a file that are more than a word, with X for what is known only when they are made."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Constant(value=str(words)):
+                yield words
+            case ast.JoinedStr(values=parts):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
+            case ast.List(elts=[ast.Constant(value=str(program)), _, *_]):  # of the words of a command
+                yield f"{program} X"
+
+
+def is_for_a_shell(text: str) -> bool:
+    """Whether it begins with a program of this machine, or sets a variable."""
+    first = re.split("[ ,]", text, maxsplit=1)[0]
+    variable = re.match("[A-Z]{3,}[A-Z_]*=", text) is not None
+    return variable or (text != first and first not in ENGLISH and (first in WITHOUT_FILE or bool(shutil.which(first))))
+
+
+def test_what_a_shell_takes_says_so_in_python_or_is_python_there() -> None:
+    """One rule for all texts of errors; the command line prints them as they are."""
+    files = (path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
+    found = {each for file in files for each in texts(file) if "\n" not in each and is_for_a_shell(each)}
+    by_hand = {"ls X", "sed X", "rm X"}  # which have a form in Python of their own
+    assert by_hand < found
+    assert len(found) > 60
+    for text in found - by_hand:
+        error = UsageError("a", text)
+        shown, *variable = re.split("VITRAIL_", error.hint.text, maxsplit=1)
+        assert str(error.hint) == f"in a shell: {text}" or (variable and shown == "export "), text
+        assert error.hint.text == text
+        assert hint_faults(f"try: {error.hint}") == hint_faults(f"try: {text}")
+    for plain in ("vitrail.load('x')", "find the file", "Hf download", "x=1, or export it", "hf:a/b", "a curl -I"):
+        assert str(UsageError("a", plain).hint) == plain
+        assert not is_for_a_shell(plain)
+    environment: dict[str, str] = {}
+    exec(str(Hint(text="export VITRAIL_SHARD_CACHE=20  # gigabytes")), {"os": SimpleNamespace(environ=environment)})
+    assert environment == {LIMIT: "20"}
+    assert str(Hint({"a": 1}, text="pip install x")) == "a=1, pip install x"
 
 
 ASKS = {"search", "match", "fullmatch", "sub", "split", "findall", "finditer", "partition", "rpartition", "replace"} | {

@@ -1,6 +1,7 @@
 """What a person passes: arguments, words of options and objects of their own, and how each is checked.
 
 @typed                                                                       an argument of a wrong type is named
+class Samples(Numbered): ...                                                 a number that there is not is refused
 parse_word(int | None, "none")                                               a word becomes what an annotation allows
 with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
     demand(isinstance(found, RawDataset), "it gave a list")
@@ -13,7 +14,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, reduce, wraps
@@ -24,7 +25,17 @@ from pkgutil import resolve_name
 from types import FunctionType, GenericAlias, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from vitrail.errors import Hint, UsageError, VitrailError, check_bounds, nearest, out_of_memory, public_name
+from vitrail.errors import (
+    Hint,
+    UsageError,
+    VitrailError,
+    check_bounds,
+    check_index,
+    check_option,
+    nearest,
+    out_of_memory,
+    public_name,
+)
 
 PASSED = "python:"  # begins the name of what was passed as an object, such as data
 OWN_PART = "own:"  # in front of the name of a part that is a person's own
@@ -179,6 +190,54 @@ class Later:
     def __call__(self, *given: Any, **options: Any) -> Any:
         """Import the function, and call it."""
         return self.__wrapped__(*given, **options)
+
+
+# ---- numbers of things
+
+
+class Numbered:
+    """One of n things has a number from 0, and -1 is the last; n is `len(self)`.
+
+    A public method of a class of these whose first argument is called `index`, or `indices`, `ids` or `rows` where it
+    takes several, raises PlaceError for a number that there is not, and UsageError for what is no number.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Check the numbers before each method."""
+        for name, method in [*vars(cls).items()]:
+            if inspect.isfunction(method) and not name.startswith("_"):
+                argument = next(iter([*inspect.signature(method).parameters][1:]), "")
+                if argument == "index":
+                    setattr(cls, name, _of_one(method))
+                elif argument in ("indices", "ids", "rows"):
+                    setattr(cls, name, _of_several(method, argument))
+
+
+def _of_one(method: Any) -> Any:
+    @wraps(method)
+    def call(self: Any, index: Any, *others: Any, **named: Any) -> Any:
+        if type(index) is not int or not 0 <= index < len(self):  # quick, since a set may have millions
+            index = check_index("index", index, len(self))
+        return method(self, index, *others, **named)
+
+    return call
+
+
+def _of_several(method: Any, argument: str) -> Any:
+    @wraps(method)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        numbers, count = given[0] if given else named.pop(argument, None), len(self)
+        check_option(argument, numbers, isinstance(numbers, Iterable), "several whole numbers", [0])
+        try:
+            beyond = numbers[(numbers < 0) | (numbers >= count)]  # of an array, at once
+        except TypeError:
+            beyond = numbers = [*numbers]
+        if len(beyond):
+            found = [check_index(argument, each, count) for each in beyond]
+            numbers = found if beyond is numbers else numbers % count
+        return method(self, numbers, *given[1:], **named)
+
+    return call
 
 
 # ---- annotations, which pydantic reads: nothing else of the library does, but networks, which need torch alone

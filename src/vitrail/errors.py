@@ -22,12 +22,23 @@ LONGEST = 2000  # characters of a line
 FEW_NAMES = 10  # that a message lists
 DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
 NAMES = "tiny", "small", "base", "large", "huge", "giant"  # of the sizes of networks, in papers and other libraries
+SHELL = re.compile(  # a line for a shell: it begins with the name of a program, or sets a variable
+    r"(chmod|curl|df|export|git|hf|ls|mkdir|openssl|pip|python|ray|sha256sum|tar|torchrun|ulimit|unzip|vitrail)[ ,]"
+    r"|[A-Z]+(_[A-Z]+)*="
+)
 
 
 def _one_line(text: str) -> str:
     """Text that may quote a stranger's file: what no terminal should print is escaped, and its length has an end."""
     cut = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def _in_python(text: str) -> str:
+    """A text of a hint where Python is typed: what only a shell takes says so, and our variables are set."""
+    if found := re.match(r"export (VITRAIL_\w+)=(\S+)", text):
+        return f"os.environ[{found[1]!r}] = {found[2]!r}{text[found.end() :]}"
+    return f"in a shell: {text}" if SHELL.match(text) else text
 
 
 def as_word(value: object) -> str:
@@ -52,7 +63,7 @@ class Hint:
     Args:
         flags: Options to set, by their names in Python; those of a mapping are set inside of the option (`assume`).
         drop: Options to leave out; `option.layer` is one that stands inside of another.
-        text: What stands behind them, or instead of them.
+        text: What stands behind them, or instead of them; a line for a shell says in Python that it is one.
         python: The whole hint in Python, where that is another.
         instead: Words that were typed, each with what to type for it; one with nothing is left out.
     """
@@ -67,7 +78,8 @@ class Hint:
         """As it is shown in Python."""
         values = [f"{name}={value!r}" for name, value in self.flags.items()]
         without = [f"the same call without {' and '.join(self.drop)}"] * bool(self.drop)
-        return _one_line(self.python or ", ".join(filter(None, (*values, *without, *self.instead.values(), self.text))))
+        text = self.text if values or without or self.instead else _in_python(self.text)
+        return _one_line(self.python or ", ".join(filter(None, (*values, *without, *self.instead.values(), text))))
 
 
 class VitrailError(ValueError):

@@ -165,7 +165,7 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
             if (out / "packing.json").exists() and not (out / "shards.json").exists():
                 with pytest.raises(DataError) as caught:
                     read(str(out))
-                verb, *words = shlex.split(str(caught.value.hint))[1:]
+                verb, *words = shlex.split(caught.value.hint.text)[1:]
                 assert vars(parse(VERBS[verb].options, verb, words)) == vars(
                     Data(action="pack", data=str(source), out=out, shard_size=1)
                 )

@@ -251,7 +251,7 @@ def test_a_full_disk_names_what_is_there(
         monkeypatch.setattr(parts, "write_file", full_behind(whole))
         with must_raise(RunError, "x.csv") as caught:
             answer_all([FileImages(photos)], model, out)
-        assert str(caught.value.hint).startswith(hint)
+        assert caught.value.hint.text.startswith(hint)
         assert (str(folder_of(out)) in str(caught.value.hint)) == mentioned == folder_of(out).exists()
 
 

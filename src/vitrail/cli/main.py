@@ -96,7 +96,7 @@ def suggested(hint: Hint, words: Sequence[str]) -> str:
     A sentence, or a place where nothing is, ends that.
     """
     verb = VERBS.get(words[0]) if words else None
-    line = str(hint) if verb is None else command_of(hint, verb.options, words[0], words[1:])
+    line = hint.text or str(hint) if verb is None else command_of(hint, verb.options, words[0], words[1:])
     first, *again = shlex.split(line, comments=True) if line.startswith("vitrail ") else [""]
     if not first or again[0] not in VERBS or [*again] == [*words] or {"-h", "--help"} & {*again}:
         return line

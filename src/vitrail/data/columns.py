@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.arguments import typed
+from vitrail.arguments import Numbered, typed
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
 from vitrail.text import ShortRepr, canonical, canonical_texts
@@ -38,7 +38,7 @@ FIRST = 3  # the id of the first token
 SHOWN = 30  # tokens that an error names
 
 
-class Column(ABC):
+class Column(Numbered, ABC):
     """One value for each of n samples, such as its label."""
 
     @abstractmethod
@@ -213,11 +213,11 @@ class Texts(ShortRepr, Column):
 
     def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
         """The texts, the same in every epoch."""
-        return [self.values[number] for number in ids.tolist()]
+        return [self.values[number] for number in np.asarray(ids).tolist()]
 
     def select(self, ids: Int64[np.ndarray, " m"]) -> "Texts":
         """The texts of these samples."""
-        return Texts(tuple(self.values[number] for number in ids.tolist()))
+        return Texts(tuple(self.values[number] for number in np.asarray(ids).tolist()))
 
     def digest(self) -> bytes:
         """A hash of all texts."""
@@ -406,7 +406,7 @@ def split_of(name: str, among: bool = False) -> str | None:
 
 @typed
 @dataclass(frozen=True, eq=False, repr=False)
-class Samples(ShortRepr):
+class Samples(ShortRepr, Numbered):
     """Inputs with their columns.
 
     Args:

@@ -24,7 +24,7 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from vitrail.arguments import typed
+from vitrail.arguments import Numbered, typed
 from vitrail.errors import DEPTHS, DataError, Hint, UsageError, located
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
@@ -305,7 +305,7 @@ LOOKED_INTO = 64  # files of a set that its hash looks into
 Item = TypeVar("Item")
 
 
-class Images(abc.ABC):
+class Images(Numbered, abc.ABC):
     """Images by number, from 0; each is decoded when it is opened.
 
     Attributes:

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from vitrail.arguments import Numbered
 from vitrail.data.sources import FEATURES, MAKES_FEATURES, check_path
 from vitrail.errors import DataError, counted, raised_as, remove, some_of
 from vitrail.features.poolings import PATCHES
@@ -38,7 +39,7 @@ BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSet:
+class FeatureSet(Numbered):
     """Features of images.
 
     Attributes:

@@ -41,7 +41,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.arguments import typed
-from vitrail.errors import UsageError, check_kinds, counted, nearest
+from vitrail.errors import UsageError, check_index, check_kinds, counted, nearest
 from vitrail.text import short_repr
 
 Tokens = Float[Tensor, "b n d"]
@@ -225,7 +225,12 @@ class Record:
         Returns:
             Weights (b, heads, rows, keys); each row sums to 1, or to 0 where its mask hides all keys.
         """
-        return self.kept(name).weights(heads, queries)
+        kept = self.kept(name)
+        _, count, rows, _ = kept.queries.shape
+        for argument, chosen, most in (("heads", heads, count), ("queries", queries, rows)):
+            for index in () if chosen is None else chosen:
+                check_index(argument, index, most)
+        return kept.weights(heads, queries)
 
     @typed
     def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Weights]:

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.columns import Column, Match
-from vitrail.errors import Hint, UsageError, no_coverage, no_such_name, some_of
+from vitrail.errors import Hint, UsageError, check_index, no_coverage, no_such_name, some_of
 from vitrail.text import canonical, percent, percent_in_words
 
 if TYPE_CHECKING:
@@ -309,6 +309,7 @@ class Codec(ABC):
 
     def name(self, index: int) -> str:
         """What an output is called."""
+        index = check_index("index", index, self.outputs)
         return self.names[index] if self.names else f"number {index}"
 
     def index(self, word: str | SupportsIndex, argument: str = "target") -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.columns import LABELS, Column, Match
 from vitrail.data.multiple import LabelSets
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, check_index, counted
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs, tally
 from vitrail.tasks.losses import SUREST, Loss, Weighing, binary_cross_entropy, blend_known, label_loss
@@ -312,6 +312,7 @@ class MultiLabels(ShortRepr, Codec):
 
     def least(self, number: int) -> float:
         """From its base rate in training to even odds, in nats."""
+        number = check_index("number", number, self.outputs)
         rate = min(1 - SUREST, max(SUREST, self.rates[number])) if self.rates else 1 / (1 + self.outputs)
         return abs(float(np.log(rate / (1 - rate))))
 

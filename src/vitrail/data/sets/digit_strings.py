@@ -29,7 +29,7 @@ from vitrail.data.dataset import DIGITS, Counts, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import mnist_in_three
-from vitrail.errors import DataError
+from vitrail.errors import DataError, check_option
 
 SORT_DIGITS, MNIST_STRINGS = "sort-digits", "mnist-strings"
 # streams of random numbers; those below 100 belong to images
@@ -163,7 +163,9 @@ class StringImages(Images):
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "StringImages":
         """The first of them; others cannot be chosen, since they are new in every epoch."""
         chosen = [int(index) for index in indices]
-        assert chosen == list(range(len(chosen)))
+        fits = chosen == list(range(len(chosen)))
+        wanted = "the first images, in order, since they are new in every epoch"
+        check_option("indices", chosen, fits, wanted, range(len(self)))
         return replace(self, count=len(chosen))
 
     def digest(self) -> bytes:
@@ -172,20 +174,20 @@ class StringImages(Images):
         made_of = f"{self.count} {self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
         return hashlib.blake2b(made_of, digest_size=16).digest()
 
-    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0, label: str = MNIST_STRINGS) -> Samples:
+    def make(self, numbers: Int64[np.ndarray, " n"], epoch: int = 0, label: str = MNIST_STRINGS) -> Samples:
         """The images with these numbers in an epoch, (n, 32, 160), on a background of 0; and the texts on them."""
-        draws = uniforms(ids, 2 + 3 * MOST_DIGITS, seed=self.seed, epoch=epoch, stream=_IMAGES + self.split)
+        draws = uniforms(numbers, 2 + 3 * MOST_DIGITS, seed=self.seed, epoch=epoch, stream=_IMAGES + self.split)
         lengths = 1 + (draws[:, 0] * MOST_DIGITS).astype(np.int64)
         which = (draws[:, 2 : 2 + MOST_DIGITS] * len(self.labels)).astype(np.int64)
         gaps = (draws[:, 2 + MOST_DIGITS : 2 + 2 * MOST_DIGITS] * (2 * GAP + 1)).astype(np.int64) - GAP
         raised = (draws[:, 2 + 2 * MOST_DIGITS :] * (2 * RAISED + 1)).astype(np.int64) - RAISED
         side = self.pixels.shape[1]
         there = np.arange(MOST_DIGITS) < lengths[:, None]
-        begins = np.concatenate([np.zeros((len(ids), 1), np.int64), np.cumsum(side + gaps[:, 1:], axis=1)], axis=1)
+        begins = np.concatenate([np.zeros((len(numbers), 1), np.int64), np.cumsum(side + gaps[:, 1:], axis=1)], axis=1)
         room = WIDTH - (np.take_along_axis(begins, lengths[:, None] - 1, axis=1)[:, 0] + side)
         begins += (draws[:, 1] * (room + 1)).astype(np.int64)[:, None]
         tops = (HEIGHT - side) // 2 + raised
-        pixels = np.zeros((len(ids), HEIGHT, WIDTH), np.uint8)
+        pixels = np.zeros((len(numbers), HEIGHT, WIDTH), np.uint8)
         rows = np.arange(side)
         for place in range(MOST_DIGITS):
             some = np.flatnonzero(there[:, place])

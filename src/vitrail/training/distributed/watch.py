@@ -85,7 +85,7 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
         reports: Whether this process prints it.
     """
     if reports:
-        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
+        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint.text or failure.hint}\n")
         sys.stderr.flush()
     for decoder in multiprocessing.active_children():  # one that hangs at its start does not see that this one ends
         decoder.kill()
