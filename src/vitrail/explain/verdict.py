@@ -21,6 +21,7 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -448,6 +449,14 @@ class PreparedTest:
         return replace(
             self, masked=masked, evidence=self.evidence.select(images), tested=self.tested[images], oracle=oracle
         )
+
+    def counting(self, maps: int, bump: bool, progress: Callable[[int, int], None]) -> "PreparedTest":
+        """The same, with the passes of its tests counted, where they are done when they are counted: on a processor."""
+        if self.masked.images.device.type != "cpu":
+            return self
+        tested = self.masked.select(self.tested.nonzero()[:, 0])
+        network = tested.counting(maps, maps > 1, bump, progress).network
+        return replace(self, masked=replace(self.masked, network=network))
 
     @torch.inference_mode(False)
     @torch.no_grad()

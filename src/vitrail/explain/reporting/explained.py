@@ -188,7 +188,8 @@ def explain_in_batches(
         images: At least one.
         plan: What is explained, and how.
         progress: Called with images done, and all. Where maps are tested, it counts images that were asked for
-            evidence, and then again, from those of which no map is made, while maps are made.
+            evidence, and then again, from those of which no map is made, while maps are made; of one image alone
+            it counts the passes of the tests, on a processor.
         left_out: Called with a sentence on each image that is left out.
         evident_only: Whether images without evidence have no maps; unless nothing is tested, or all in full.
 
@@ -266,6 +267,8 @@ def ask_in_batches(
         mapped = [row for row, image in enumerate(of) if image in alive]
         if plan.trust:
             progress(end, len(images))
+        if test is not None and len(images) == 1:  # of several the first tells how long each takes
+            test = test.counting(len(plan.methods), plan.bump, progress)
         yield AskedImages(plan, some, pixels, inputs, first, chosen, test, of, notes, mapped)
 
 
@@ -287,9 +290,8 @@ def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
     found, at_once, images = dict[int, ExplainedImage](), plan.at_a_time, [*dict.fromkeys(batch.of)]
     # on a processor the tests of one image at a time take as long, and by the first one the time left is known
     alone = [[row for row, of in enumerate(batch.of) if of == image] for image in images]
-    groups = (
-        alone if batch.test is not None and model.device.type == "cpu" else [[row for rows in alone for row in rows]]
-    )
+    is_alone = batch.test is not None and model.device.type == "cpu"
+    groups = alone if is_alone else [[row for rows in alone for row in rows]]
     split = [[row for row in rows if (row in batch.mapped) == drawn] for rows in groups for drawn in (True, False)]
     for rows in (some[begin : begin + at_once] for some in split for begin in range(0, len(some), at_once)):
         drawn = rows[0] in batch.mapped

@@ -257,7 +257,7 @@ def report(
             features, made by `vitrail.embed`; or "none". How often the model is right when it is this sure, and whether
             it was trained on an image, is always there where the run knows it.
         progress: Called with the number of images done, and of all: of several images first of those that were asked
-            for evidence, then, from those without, of those explained.
+            for evidence, then, from those without, of those explained; of one alone, with the passes of its tests.
         notify: Called with a sentence on each image or method that is left out, and on a borrowed background.
 
     Returns:

@@ -17,18 +17,18 @@ The same passes are points of the curve whose area other tools call deletion; in
 (`_measure_areas`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import WithGrid, all_finite
+from vitrail.explain.forward import Gridded, WithGrid, all_finite
 from vitrail.explain.scores.chance import random_maps
 from vitrail.explain.scores.perturb import (
     Fill,
@@ -61,6 +61,25 @@ def steps_of(patches: int) -> tuple[int, ...]:
     return tuple(int(k) for k in (first * (last / first) ** fractions).round().tolist())
 
 
+class _Counting(nn.Module):
+    """A network that says before and behind each batch how many passes are done, and how many are planned."""
+
+    def __init__(self, network: nn.Module, planned: int, progress: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self.network, self.done, self.planned, self.progress = network, 0, planned, progress
+        self.training = False
+
+    def forward(self, images: Images) -> Float[Tensor, "b v"]:
+        if self.done + len(images) > self.planned:  # one random map of a map is as good
+            self.planned += STEPS * MORE_RANDOM_MAPS
+        if not self.done:
+            self.progress(0, self.planned)
+        found = self.network(images)
+        self.done += len(images)
+        self.progress(self.done, self.planned)
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class MaskedImages:
     """Images whose patches are masked step by step.
@@ -84,6 +103,12 @@ class MaskedImages:
     def select(self, images: Int[Tensor, "some"]) -> "MaskedImages":
         """The same for some of the images."""
         return replace(self, images=self.images[images], chosen=self.chosen.select(images), logits=self.logits[images])
+
+    def counting(self, maps: int, areas: bool, bump: bool, progress: Callable[[int, int], None]) -> "MaskedImages":
+        """The same, whose passes are counted while so many maps of each are tested: called with those done, and all."""
+        each = STEPS * (STEPS + RANDOM_MAPS) + 2 * (EIGHTHS - 1) * areas
+        inside = _Counting(self.network, len(self.images) * (maps * each + STEPS**2 * bump), progress)
+        return replace(self, network=Gridded(inside, self.grid))
 
     @property
     def grid(self) -> Size:
