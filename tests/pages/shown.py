@@ -1,5 +1,6 @@
 """A part of a page by itself: a macro of a template with the values that it shows."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,3 +54,9 @@ def mistakes_list(counts: np.ndarray, names: Sequence[str]) -> str:
 
 def settings_table(settings: dict) -> str:
     return macro("tables.html", "settings_table")(settings)
+
+
+def charts_of(page: str) -> dict[str, list[str]]:
+    """The charts of a page by their titles, in order, each with what its lines are called."""
+    drawn = re.findall('(?s)<figure class="chart"><figcaption>(.*?)</figcaption>(.*?)</figure>', page)
+    return {title: re.findall("<li>.*?</svg>(.*?)</li>", chart) for title, chart in drawn}

@@ -122,6 +122,42 @@ def test_history_table_holds_what_was_measured_and_nothing_else():
     assert re.search(r'<th scope="col">Pairs ', page)
 
 
+def test_the_chart_of_the_metric_holds_nothing_else():
+    """Its title is what the task measures, in the table as well; what else was measured has a chart of its own."""
+    row = {"epoch": 1, "training_loss": 0.5, "validation_f": 0.25, "training_f": 0.125, "training_own_words": 0.75}
+    run = RunView("x", history=[row], metric="exact qwx", curves=(("training", "training_f"), ("half", "validation_f")))
+    page = run_page(dataclasses.replace(run, measures=("training_own_words", "training_label_accuracy")))
+    charts = re.findall('(?s)<figure class="chart"><figcaption>(.*?)</figcaption>(.*?)</figure>', page)
+    values = {title: re.findall("<title>epoch 1, (.*?): (.*?)</title>", drawn) for title, drawn in charts}
+    assert values["Exact qwx"] == [("training", "12.5 %"), ("half", "25 %")]
+    assert values["Training own words"] == [("training", "75 %")]
+    table = re.search(r'<table class="numbers">.*?</table>', page).group()
+    titles, cells = (re.findall(f"<{tag}.*?>(.*?)</{tag[:2]}>", table) for tag in ('th scope="col"', "td"))
+    found = dict(zip(titles, cells, strict=True))
+    assert (found["Training exact qwx"], found["Validation exact qwx"]) == ("12.50 %", "25.00 %")
+    amount = run_page(dataclasses.replace(run, fraction=False))
+    assert "<td>0.25</td>" in amount
+    assert "25.00 %" not in amount
+
+
+@pytest.mark.parametrize("kept", ["probe", "tuned"])
+def test_of_the_model_one_confusion_matrix_is_shown_and_that_of_another_says_whose_it_is(kept: str) -> None:
+    found = samples.run().evaluation
+    (matrix,) = (each for each in found.tables if isinstance(each, Confusion))
+    other = dataclasses.replace(matrix, counts=matrix.counts[::-1, ::-1].copy())
+    both = {kept: matrix, {"probe": "tuned", "tuned": "probe"}[kept]: other}
+    sides = SidesView(kept, "both", {"probe": "0.5", "tuned": "0.75"}, both, (), (), (0, 0))
+    run = dataclasses.replace(samples.run(), sides=sides)
+    shown = counts_of(run_page(run), 2).reshape(2, 4, 4)
+    np.testing.assert_array_equal(shown, [other.counts, matrix.counts])
+    whole = run_page(run)
+    (named,) = re.findall(r'<p class="note">([^<]*)</p>\s*<p class="note">Rows', whole)
+    assert {"probe": "tuned", "tuned": "probe"}[kept] in named
+    for bare in (None, dataclasses.replace(found, tables=())):  # where it stands nowhere else
+        page = run_page(dataclasses.replace(run, evaluation=bare))
+        np.testing.assert_array_equal(counts_of(page, 2).reshape(2, 4, 4).sum(0), matrix.counts + other.counts)
+
+
 def test_a_table_of_any_task_is_shown():
     table = Table("Length by length", ("length", "exact"), (("4", "80.0 %"), ("5", "70.0 %")))
     page = run_page(RunView("x", evaluation=Result(ACCURACY, 0.8, 10, 0.0, {}, "", tables=(table,))))

@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 import vitrail
 from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
+from tests.pages.shown import charts_of
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.data.columns import Texts
 from vitrail.data.layout import Layout
@@ -223,6 +224,8 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     words = ("--config", tmp_path / "small.yaml", "--epochs", 16, "--batch-size", 16, "--lr", 4e-3, "--threads", 1)
     trained = call("train", listed, *both, "--out", run, *words, "--image-size", 24)
     assert trained.code == 0, trained.err
+    drawn = {title: len(lines) for title, lines in charts_of((run / "run.html").read_text("utf-8")).items()}
+    assert drawn == {"Loss": 2, vitrail.tasks.TASKS["attributes"].metric.label.capitalize(): 2, "Learning rate": 1}
     answer, model = json.loads(call("evaluate", run, "--json").out), vitrail.load(run)
     codec, split = model.output, read(str(listed), layout=Layout(label_column="colour,shape")).splits["test"]
     assert isinstance(codec, Attributes)

@@ -15,6 +15,7 @@ from torch import nn
 import vitrail
 from tests.cli.command import DATA, USAGE, call, must_refuse
 from tests.errors import must_raise
+from tests.pages.shown import charts_of
 from tests.tasks.patterns import SMALL, SPLITS, images
 from vitrail.cli.predict import _cells
 from vitrail.data.columns import RawDataset, Samples, Texts
@@ -274,6 +275,9 @@ def test_a_list_is_learnt_and_every_verb_answers(form: str, tmp_path: Path) -> N
     assert trained.code == 0, trained.err
     stored = json.loads((run / "evaluation.json").read_text())
     assert stored["mean_average_precision"] > 0.8
+    drawn = {title: len(lines) for title, lines in charts_of((run / "run.html").read_text("utf-8")).items()}
+    assert [*drawn.values()] == [2, 1, 1, 1], "no figure of training but the loss is that of validation"
+    assert drawn[vitrail.tasks.TASKS["multilabel"].metric.label.capitalize()] == 1
     model = vitrail.load(run)
     codec = model.output
     assert isinstance(codec, MultiLabels)

@@ -12,6 +12,7 @@ from PIL import Image
 
 import vitrail
 from tests.errors import must_raise
+from tests.pages.shown import charts_of
 from tests.shared_runs import run_of, stored
 from tests.training.lab import (
     EXECUTION,
@@ -230,6 +231,9 @@ def test_the_metrics_say_what_is_fed_and_what_is_counted(tmp_path: Path) -> None
     assert not any("images" in row for row in rows(run))
     assert "training_accuracy" not in rows(run)[0], "a text with one wrong token is wrong"
     assert 0 <= rows(run)[0]["training_token_accuracy"] <= 1
+    drawn = {title: len(lines) for title, lines in charts_of((run / "run.html").read_text("utf-8")).items()}
+    assert [*drawn.values()] == [2, 1, 1, 1]
+    assert drawn[vitrail.tasks.TASKS["sequences"].metric.label.capitalize()] == 1
 
 
 def test_the_configuration_of_a_run_makes_it_again(tmp_path: Path) -> None:

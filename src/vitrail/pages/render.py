@@ -148,6 +148,7 @@ _HISTORY = {
     "training_loss": ("Training loss", number),
     "validation_loss": ("Validation loss", number),
     "training_accuracy": ("Training accuracy", lambda fraction: percent(fraction, 2)),
+    "training_label_accuracy": ("Training, single labels right", lambda fraction: percent(fraction, 2)),
     "training_token_accuracy": ("Training, single tokens right", lambda fraction: percent(fraction, 2)),
     "validation_accuracy": ("Validation accuracy", lambda fraction: percent(fraction, 2)),
     "learning_rate": ("Learning rate", number),
@@ -157,19 +158,27 @@ _HISTORY = {
 }
 
 
-def history_table(history: Sequence[Mapping], unit: str = "image") -> tuple[list[str], list[list[str]]]:
+def history_table(
+    history: Sequence[Mapping], unit: str = "image", metric: Mapping[str, Any] = {}
+) -> tuple[list[str], list[list[str]]]:
     """The numbers of every epoch, as titles and rows of the columns that occur.
 
     Args:
         history: One mapping per epoch.
         unit: What one sample is called.
+        metric: Title and writer of the columns of the metric, by their keys.
     """
     there = dict.fromkeys(key for row in history for key in row if row[key] is not None)
     others = [key for key in there if key.startswith(("training_", "validation_")) and key not in _HISTORY]
     columns = [key for key in (*_HISTORY, *others) if key in there]
-    writers = _HISTORY | {key: (key.replace("_", " ").capitalize(), number) for key in others}
+    writers = {**_HISTORY, **{key: (_title(key), number) for key in others}, **metric}
     names = [writers[key][0].format(unit=f"{unit}s".capitalize()) for key in columns]
     return names, [[writers[key][1](row.get(key)) for key in columns] for row in history]
+
+
+def _title(key: str) -> str:
+    """What stands over a figure of the history."""
+    return _HISTORY[key][0] if key in _HISTORY else key.replace("_", " ").capitalize()
 
 
 def setting(value: object) -> str:
@@ -184,7 +193,7 @@ def _column(history: list[dict], key: str) -> list[float | int | None]:
 
 
 def _charts(run: RunView) -> list[Chart]:
-    """Loss, metric and learning rate over epochs; none where there was no epoch."""
+    """Loss, metric, what else was measured, and learning rate over epochs; none where there was no epoch."""
     history = run.history
     if not history:
         return []
@@ -210,13 +219,19 @@ def _charts(run: RunView) -> list[Chart]:
             + ([Series(run.level[0], [run.level[1]] * len(epochs))] if run.level else []),
             write=write,
         ),
+        *(
+            line_chart(_title(key), epochs, [Series("training" + mark, _column(history, key))], write=write)
+            for key in run.measures
+        ),
         line_chart("Learning rate", epochs, [Series("learning rate", _column(history, "learning_rate"))]),
     ]
 
 
 def run_page(run: RunView) -> str:
     """The page of a run, in the order of a reader's questions: how good, how learnt, where it errs, how made."""
-    values = {"run": run, "charts": _charts(run), "epochs": history_table(run.history, run.unit)}
+    write = _HISTORY["validation_accuracy"][1] if run.fraction else number
+    metric = {key: (f"{key.partition('_')[0].capitalize()} {run.metric}", write) for _, key in run.curves}
+    values = {"run": run, "charts": _charts(run), "epochs": history_table(run.history, run.unit, metric)}
     return document("run.html", f"{words.short_paths(run.title)} · run", "run", values)
 
 

@@ -567,6 +567,7 @@ class RunView:
             empty.
         rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.
+        measures: The keys of what else was measured in training, each with a chart of its own.
         evaluation: A `vitrail.tasks.Result`, once there is one.
         settings: The resolved configuration, nested.
         environment: Versions and machine.
@@ -593,6 +594,7 @@ class RunView:
     about: str = ""
     rates: str = ""
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))
+    measures: Sequence[str] = ()
     evaluation: Any = None
     settings: Mapping = field(default_factory=dict)
     environment: Mapping = field(default_factory=dict)

@@ -413,7 +413,7 @@ class AttributeClassification(Task):
     column = ATTRIBUTES
     help = "a class of each of several columns for each image"
     metric = MEAN_ACCURACY
-    measures = {"hits": "accuracy"}  # noqa: RUF012  # never changed
+    measures = {"hits": MEAN_ACCURACY.key}  # noqa: RUF012  # never changed
     smooths = True
     blend = staticmethod(blend_known)
     invariant = True

@@ -355,7 +355,7 @@ class MultiLabel(Task):
     column = LABELS
     help = "several labels for each image"
     metric = PRECISION
-    measures = {"hits": "accuracy"}  # noqa: RUF012  # never changed
+    measures = {"hits": "label_accuracy"}  # noqa: RUF012  # never changed
     smooths = True
     blend = staticmethod(blend_known)
     invariant = True

@@ -133,10 +133,7 @@ def write_page(
     settings, row = settings_to_dict(prepared.settings), format_of(prepared.settings.data)
     if row is None or not row.made:
         del settings["counts"]  # of samples that are generated
-    curves = [
-        ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
-        for name in task.measures.values()
-    ]
+    measured, own = [f"training_{name}" for name in task.measures.values()], f"training_{task.metric.key}"
     view = RunView(
         title=prepared.settings.data,
         state=state,
@@ -145,7 +142,8 @@ def write_page(
         history=folder.history(),
         metric=task.metric.label,
         fraction=task.metric.fraction,
-        curves=[*curves, (prepared.scored_words, f"validation_{task.metric.key}")],
+        curves=[*[("training", own)] * (own in measured), (prepared.scored_words, f"validation_{task.metric.key}")],
+        measures=[key for key in measured if key != own],
         scored=prepared.scored_words,
         level=level,
         sides=sides,
