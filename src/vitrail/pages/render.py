@@ -172,7 +172,7 @@ def history_table(
     others = [key for key in there if key.startswith(("training_", "validation_")) and key not in _HISTORY]
     columns = [key for key in (*_HISTORY, *others) if key in there]
     writers = {**_HISTORY, **{key: (_title(key), number) for key in others}, **metric}
-    names = [writers[key][0].format(unit=f"{unit}s".capitalize()) for key in columns]
+    names = [writers[key][0].replace("{unit}", f"{unit}s".capitalize()) for key in columns]
     return names, [[writers[key][1](row.get(key)) for key in columns] for row in history]
 
 
