@@ -107,3 +107,7 @@ def test_whole_files_are_exchanged_and_no_others(tmp_path: Path) -> None:
             assert version == young or when < exchanged + 0.2
         assert sum(damaged < when < written for when, *_ in answers[name]) > 20
     assert "Traceback" not in server.text
+    with serving([str(export), "--watch", "--workers", "2"], tmp_path / "log2.txt") as server:  # nor is one missed
+        export.write_bytes(exported().read_bytes())  # while there is one process of two
+        server.await_line("(?m)^exchanged")
+        assert server.ask("/predict", content, JPEG).json["version"] in right["small"].keys() - {listed["small"]}

@@ -4,7 +4,8 @@ import asyncio
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from vitrail.weights.places import is_onnx
 EXPLAINED = 10  # times as long may an explanation take as another answer
 WAITING = 2  # requests that wait for each process; more would wait longer than they are worth
 LEAST_WAITING, EXPLANATIONS = 4, 32  # that wait at least; explanations that wait
+
+Stamp = tuple[str, int, int]  # name, time and size of a file
 
 
 def serve(
@@ -56,6 +59,7 @@ def serve(
     count, forker = options.workers or len(os.sched_getaffinity(0)), Forker(models.values())
     load = {**common, "models": models, "explains": False, "features": options.features and str(options.features)}
     bound = options.queue or max(LEAST_WAITING, WAITING * count)
+    seen = stamps(models.values())
     pools = [Pool(forker, load, count, bound, options.timeout, again.set, say)]
     pools[0].hurry()
     inside = {name: path for name, path in models.items() if not is_onnx(path)}
@@ -65,6 +69,17 @@ def serve(
     from vitrail.deploy.server.listening import Serving  # takes as long to import as a process to load a model
 
     try:
-        asyncio.run(Serving(models, options, listener, pools, again, token, say).run())
+        asyncio.run(Serving(models, options, listener, pools, again, seen, token, say).run())
     finally:
         forker.end()
+
+
+def stamps(paths: Iterable[str]) -> list[Stamp]:
+    """Of each file that a model is read from."""
+    found = []
+    for path in map(Path, paths):
+        folder = path / "model" if (path / "model").is_dir() else path
+        for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+            with suppress(OSError):
+                found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
+    return found

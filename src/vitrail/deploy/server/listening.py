@@ -10,7 +10,6 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -18,8 +17,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitrail.deploy.server.app import Service, application, refused
+from vitrail.deploy.server.launch import Stamp, stamps
 from vitrail.deploy.server.pool import Pool, Refusal
-from vitrail.errors import VitrailError
+from vitrail.errors import RunError, VitrailError
 from vitrail.options import ServeOptions
 
 HEADER_SECONDS = 10.0  # in which the headers of a request have come
@@ -74,6 +74,7 @@ class Serving:
         listener: The socket.
         pools: What answers, and maybe what explains.
         again: Set when the models are to be loaded anew.
+        seen: Of the files, from before the first process has read them.
         token: That every request must bear; None for none.
         say: Called with a sentence for whoever started it.
     """
@@ -85,11 +86,12 @@ class Serving:
         listener: socket.socket,
         pools: Sequence[Pool],
         again: asyncio.Event,
+        seen: list[Stamp],
         token: str | None,
         say: Callable[[str], object],
     ) -> None:
         self.models, self.options, self.listener, self.again, self.say = models, options, listener, again, say
-        self.tasks = set["asyncio.Task[None]"]()
+        self.seen, self.tasks = seen, set["asyncio.Task[None]"]()
         self.service = Service(pools[0], pools[1] if len(pools) > 1 else None, token)
 
     async def run(self) -> None:
@@ -146,6 +148,8 @@ class Serving:
             if not any(one["routes"] for one in explaining.models.values()):
                 self.service.explaining = None
                 await explaining.end()
+            elif not agree(answering.models, explaining.models):
+                self.again.set()
         self._begin(self.renew())
         if self.options.watch:
             self._begin(self.look())
@@ -174,6 +178,8 @@ class Serving:
             try:
                 for pool in pools:
                     fresh.append(await pool.prepare())
+                if not agree(*(workers[0].models for workers in fresh)):
+                    raise RunError("a model was written while it was loaded", "again")
             except VitrailError as error:
                 for worker in (each for workers in fresh for each in workers):
                     worker.end()
@@ -186,12 +192,12 @@ class Serving:
 
     async def look(self) -> None:
         """Have the models exchanged when their files have changed, and change no more."""
-        loaded = before = _stamps(self.models.values())
+        before = self.seen
         while True:
             await asyncio.sleep(LOOKED)
-            now = _stamps(self.models.values())
-            if now == before and now != loaded:
-                loaded = now
+            now = stamps(self.models.values())
+            if now == before and now != self.seen:
+                self.seen = now
                 self.again.set()
             before = now
 
@@ -201,12 +207,7 @@ class Serving:
         task.add_done_callback(self.tasks.discard)
 
 
-def _stamps(paths: Any) -> list[tuple[str, int, int]]:
-    """Name, time and size of each file that a model is read from."""
-    found = []
-    for path in map(Path, paths):
-        folder = path / "model" if (path / "model").is_dir() else path
-        for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
-            with contextlib.suppress(OSError):
-                found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
-    return found
+def agree(*every: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether processes that answer differently have the same weights of each model."""
+    versions = {(name, one["version"]) for models in every for name, one in models.items()}
+    return len(versions) == len({name for name, _ in versions})
