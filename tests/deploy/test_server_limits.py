@@ -129,7 +129,7 @@ def test_slow_absurd_and_refused_requests_get_an_answer(monkeypatch: pytest.Monk
                 time.sleep(0.01)
             time.sleep(0.1)
         until = time.monotonic() + 10
-        while here.service.taken and time.monotonic() < until:
+        while here.service.requests and time.monotonic() < until:
             time.sleep(0.01)
         assert (here.pool.cancelled, here.service.held, here.service.requests) == (before + 1, 0, 0)
         text = here.service.metrics()

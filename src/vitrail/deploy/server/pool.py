@@ -79,7 +79,7 @@ class Forker:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.imported = f"{HERE}.exports" if all(map(is_onnx, paths)) else f"{HERE}.models"
-        self.begin()
+        self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         """Start it."""
@@ -98,8 +98,7 @@ class Forker:
         """One end of a socket; a new process has the other, and is told what to load."""
         ours, theirs = socket.socketpair()
         with theirs:
-            if self.process.poll() is not None:
-                self.channel.close()
+            if self.process is None or self.process.poll() is not None:
                 self.begin()
             ours.sendall(frame_of(load))
             with suppress(OSError):  # it has just ended; then so has this socket
@@ -108,8 +107,9 @@ class Forker:
 
     def end(self) -> None:
         """End it; those that answer are ended by whoever has them."""
-        self.channel.close()
-        self.process.wait()
+        if self.process is not None:
+            self.channel.close()
+            self.process.wait()
 
 
 class WorkerProcess(asyncio.Protocol):
