@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,14 +52,18 @@ class Reply:
 class Server:
     """A running `vitrail serve`; `lines` are what it printed."""
 
-    def __init__(self, words: list[str], log: Path) -> None:
+    def __init__(self, words: list[str], log: Path, printed: Path | None = None) -> None:
         self.log = log
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", "from vitrail.cli import main; main()", "serve", "--port", "0", *words]
-        with log.open("wb") as file:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        command = [sys.executable, "-c", "from vitrail.cli import main; main()", "serve", f"--port={self.port}", *words]
+        with (printed or log).open("wb") as file:
             self.process = subprocess.Popen(command, stderr=file, env=environment, cwd=log.parent)
-        self.await_line(r"ready: http://127.0.0.1:\d+")
-        self.port = int(re.findall(r"http://127.0.0.1:(\d+)", self.text)[0])
+        if printed is None:
+            self.await_line(rf"ready: http://127.0.0.1:{self.port} ")
+        else:
+            self.await_ready()
 
     @property
     def text(self) -> str:
@@ -70,6 +75,16 @@ class Server:
             assert self.process.poll() is None, self.text
             assert time.monotonic() < until, self.text
             time.sleep(0.05)
+
+    def await_ready(self) -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                if self.ask("/ready").status == 200:
+                    return
+            assert self.process.poll() is None
+            time.sleep(0.05)
+        raise AssertionError("the server is not ready")
 
     def ask(self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -105,8 +120,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(words: list[str], log: Path) -> Iterator[Server]:
-    server = Server(words, log)
+def serving(words: list[str], log: Path, printed: Path | None = None) -> Iterator[Server]:
+    """One that ends with the block; what it prints goes into the log, or elsewhere."""
+    server = Server(words, log, printed)
     try:
         yield server
     finally:

@@ -1,6 +1,8 @@
 """`vitrail serve --watch`: files written over a served model are taken when they are whole, and no request fails."""
 
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -111,3 +113,34 @@ def test_whole_files_are_exchanged_and_no_others(tmp_path: Path) -> None:
         export.write_bytes(exported().read_bytes())  # while there is one process of two
         server.await_line("(?m)^exchanged")
         assert server.ask("/predict", content, JPEG).json["version"] in right["small"].keys() - {listed["small"]}
+
+
+def test_a_server_lives_on_without_its_log_and_with_whatever_lies_there(tmp_path: Path) -> None:
+    """Processes are killed while nothing can be printed; the file is damaged, and another one."""
+    content, export = jpeg(5), tmp_path / "small.onnx"
+    export.write_bytes(exported().read_bytes())
+    (tmp_path / "next.onnx").write_bytes(shifted(export.read_bytes()))
+    old, young = (weights_hash(vitrail.load(file).network)[:12] for file in (export, tmp_path / "next.onnx"))
+    with serving([str(export), "--workers", "1"], tmp_path / "log.txt", Path("/dev/full")) as server:
+
+        def kill() -> None:
+            lost = sum(server.counts("worker_restarts").values())
+            os.kill(server.workers()[0], signal.SIGKILL)
+            while sum(server.counts("worker_restarts").values()) == lost:
+                time.sleep(0.02)
+
+        kill()
+        assert server.ask("/predict", content, JPEG).json["version"] == old
+        export.write_bytes((tmp_path / "next.onnx").read_bytes())
+        kill()
+        assert server.ask("/predict", content, JPEG).json["version"] == young
+        export.write_bytes(b"damaged")
+        kill()
+        server.ask("/predict", content, JPEG).must_be_refused(503)
+        export.write_bytes(exported().read_bytes())
+        until = time.monotonic() + 30
+        while (reply := server.ask("/predict", content, JPEG)).status == 503:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert reply.json["version"] == old
+        assert server.stop() == 0

@@ -60,16 +60,21 @@ def serve(
     load = {**common, "models": models, "explains": False, "features": options.features and str(options.features)}
     bound = options.queue or max(LEAST_WAITING, WAITING * count)
     seen = stamps(models.values())
-    pools = [Pool(forker, load, count, bound, options.timeout, again.set, say)]
+
+    def say_if_possible(sentence: str) -> None:
+        with suppress(OSError):  # of a full disk, or nobody who reads: no reason to stop
+            say(sentence)
+
+    pools = [Pool(forker, load, count, bound, options.timeout, again.set, say_if_possible)]
     pools[0].hurry()
     inside = {name: path for name, path in models.items() if not is_onnx(path)}
     if options.explainers and inside:
         load, patience = {**common, "models": inside, "explains": True}, EXPLAINED * options.timeout
-        pools.append(Pool(forker, load, options.explainers, EXPLANATIONS, patience, again.set, say))
+        pools.append(Pool(forker, load, options.explainers, EXPLANATIONS, patience, again.set, say_if_possible))
     from vitrail.deploy.server.listening import Serving  # takes as long to import as a process to load a model
 
     try:
-        asyncio.run(Serving(models, options, listener, pools, again, seen, token, say).run())
+        asyncio.run(Serving(models, options, listener, pools, again, seen, token, say_if_possible).run())
     finally:
         forker.end()
 
@@ -79,7 +84,7 @@ def stamps(paths: Iterable[str]) -> list[Stamp]:
     found = []
     for path in map(Path, paths):
         folder = path / "model" if (path / "model").is_dir() else path
-        for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
-            with suppress(OSError):
+        with suppress(OSError):  # they are being exchanged
+            for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
                 found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
     return found

@@ -142,6 +142,9 @@ class Serving:
             f"ready: http://{place} answers by {words}; an image takes {1000 * first.seconds:.0f} ms, and about "
             f"{answering.count / first.seconds:.3g} a second are answered"
         )
+        self._begin(self.renew())
+        if self.options.watch:
+            self._begin(self.look())
         await answering.fill()
         if explaining is not None:
             await explaining.fill()
@@ -150,9 +153,6 @@ class Serving:
                 await explaining.end()
             elif not agree(answering.models, explaining.models):
                 self.again.set()
-        self._begin(self.renew())
-        if self.options.watch:
-            self._begin(self.look())
 
     def stop(self) -> None:
         """Take no more requests, and end when those that were taken are answered; at once where this is asked twice."""
@@ -180,10 +180,11 @@ class Serving:
                     fresh.append(await pool.prepare())
                 if not agree(*(workers[0].models for workers in fresh)):
                     raise RunError("a model was written while it was loaded", "again")
-            except VitrailError as error:
+            except Exception as error:
                 for worker in (each for workers in fresh for each in workers):
                     worker.end()
-                self.say(f"not exchanged, the models before answer on: {error.problem}")
+                why = error.problem if isinstance(error, VitrailError) else repr(error)
+                self.say(f"not exchanged, the models before answer on: {why}")
                 continue
             for pool, workers in zip(pools, fresh, strict=True):
                 pool.swap(workers)

@@ -28,6 +28,8 @@ from vitrail.weights.places import is_onnx
 HERE, ROOT = "vitrail.deploy.server", str(Path(__file__).parents[3])
 LENGTHS = struct.Struct("!IQ")  # bytes of a header, and of a body
 DROP = signal.SIGUSR1  # nobody waits any more for what is computed
+NONE_LEFT = "no process is left that answers"
+BEGINNING = 120.0  # seconds in which a forked process says who it is, or the one that forks is exchanged
 LOADING = 600.0  # seconds in which a process has its models, or is given up
 PAUSES = 1.0, 60.0  # seconds before a process that could not be started is tried again: the first time, and at most
 MEMORY = 1 / 8  # weight of the newest in the mean of the seconds that an answer takes, at least
@@ -105,6 +107,12 @@ class Forker:
                 socket.send_fds(self.channel, [b"."], [theirs.fileno()])
         return ours
 
+    def kill(self) -> None:
+        """End one from which nothing comes; the next process is forked from another."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
     def end(self) -> None:
         """End it; those that answer are ended by whoever has them."""
         if self.process is not None:
@@ -130,9 +138,8 @@ class WorkerProcess(asyncio.Protocol):
         self.frame: asyncio.Future[tuple[dict[str, Any], bytes]] = loop.create_future()
         self.frame.cancel()  # nobody waits for one yet
 
-    @classmethod
-    async def start(cls, forked: socket.socket) -> "WorkerProcess":
-        """A process that has loaded its models.
+    async def start(self, forked: socket.socket) -> None:
+        """Wait until it has loaded its models.
 
         Args:
             forked: Of a `Forker`.
@@ -140,22 +147,16 @@ class WorkerProcess(asyncio.Protocol):
         Raises:
             VitrailError: As the process says that it cannot load them; or it ended.
         """
-        worker = cls()
         try:
-            await asyncio.get_running_loop().create_connection(lambda: worker, sock=forked)
-            worker.pid = (await worker.receive(LOADING))[0]["pid"]
-            facts, _ = await worker.receive(LOADING)
-            if error := facts.get("error"):
-                raise KINDS[error["exit_code"]](error["problem"], Hint(**error["hint"]))
+            await asyncio.get_running_loop().create_connection(lambda: self, sock=forked)
+            self.pid = (await self.receive(BEGINNING))[0]["pid"]
+            facts, _ = await self.receive(LOADING)
         except LostError as error:
-            worker.end()
             hint = "where more memory is free; what stands above says more"
             raise RunError(f"a process that answers {error} while it loaded its models", hint) from error
-        except BaseException:
-            worker.end()
-            raise
-        worker.models, worker.device, worker.seconds = facts["models"], facts["device"], facts["seconds"]
-        return worker
+        if error := facts.get("error"):
+            raise KINDS[error["exit_code"]](error["problem"], Hint(**error["hint"]))
+        self.models, self.device, self.seconds = facts["models"], facts["device"], facts["seconds"]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep what frames are sent through."""
@@ -247,7 +248,7 @@ class Pool:
         self.changed, self.warn = changed, warn
         self.jobs, self.idle, self.workers = deque[QueuedRequest](), list[WorkerProcess](), set[WorkerProcess]()
         self.models, self.seconds, self.answered, self.restarts = dict[str, dict[str, Any]](), 1.0, 0, 0
-        self.tasks, self.begun = set["asyncio.Task[None]"](), list[socket.socket]()
+        self.tasks, self.begun, self.failing = set["asyncio.Task[None]"](), list[socket.socket](), 0
 
     @property
     def full(self) -> bool:
@@ -272,6 +273,8 @@ class Pool:
         """
         if self.full:
             raise self.refusal()
+        if self.failing and not self.workers:
+            raise Refusal(503, NONE_LEFT, f"the same again in {self.failing} s", self.failing)
         job = QueuedRequest(header, body, asyncio.get_running_loop().create_future())
         self.jobs.append(job)
         self._dispatch()
@@ -317,6 +320,7 @@ class Pool:
         """One more that answers."""
         if not self.workers:
             self.models, self.seconds = worker.models, worker.seconds
+        self.failing = 0
         self.workers.add(worker)
         self.idle.append(worker)
         self.begin(self._watch(worker))
@@ -328,21 +332,22 @@ class Pool:
         while len(self.workers) < self.count:
             try:
                 worker = await self._start()
+                if self.workers is not crew or len(self.workers) >= self.count:  # others answer meanwhile
+                    worker.end()
+                    return
+                if self.models and worker.models != self.models:
+                    worker.end()
+                    self.changed()
+                    raise RunError("the models were written anew", "")
+                self.add(worker)
             except VitrailError as error:
                 self.warn(f"{error.problem}; the next attempt is in {pause:g} s")
-                for job in () if self.workers else [self.jobs.popleft() for _ in range(len(self.jobs))]:
-                    _refuse(job, "no process is left that answers", math.ceil(pause))
+                if pause > PAUSES[0] and not self.workers:
+                    self.failing = math.ceil(pause)
+                    while self.jobs:
+                        _refuse(self.jobs.popleft(), NONE_LEFT, self.failing)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSES[1])
-                continue
-            if self.workers is not crew or len(self.workers) >= self.count:  # others answer meanwhile
-                worker.end()
-                return
-            if self.models and worker.models != self.models:
-                worker.end()
-                self.changed()
-                return
-            self.add(worker)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside all else."""
@@ -359,7 +364,15 @@ class Pool:
             await worker.ended.wait()
 
     async def _start(self) -> WorkerProcess:
-        return await WorkerProcess.start(self.begun.pop() if self.begun else self.forker.fork(self.load))
+        worker = WorkerProcess()
+        try:
+            await worker.start(self.begun.pop() if self.begun else self.forker.fork(self.load))
+        except BaseException:
+            worker.end()
+            if not worker.pid:
+                self.forker.kill()
+            raise
+        return worker
 
     def _dispatch(self) -> None:
         while self.jobs and self.idle:
