@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, what one process holds alone, and text whose errors name the file."""
+"""Files that are written whole or not at all, what one process holds alone, and text whose errors name the file.
+
+And of this machine what is to be known before torch is loaded.
+"""
 
 import errno
 import importlib.util
@@ -7,6 +10,7 @@ import math
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +32,11 @@ AWAY = "held it last, where this system does not see it: waiting up to two minut
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
 
 _command = False
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
 
 
 def begin_command() -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from vitrail.errors import Hint, UsageError, parse_device
+from vitrail.io import cores
 
 Answer = TypeVar("Answer")
 
@@ -38,11 +39,6 @@ def processors() -> int:
     """Processors that this process may use: those of its affinity, at most OMP_NUM_THREADS where that is set."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), int(limit)) if limit.isdecimal() and int(limit) else cores()
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
 
 
 class Spent(NamedTuple):

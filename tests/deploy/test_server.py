@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ from tests.deploy.small import exported
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import Structure, without_data
 from vitrail.data.images import NamedImage, open_image
+from vitrail.deploy.server.names import named_models
 
 PHOTOS, EXPORT = "?model=photos", "?model=model"
 
@@ -426,10 +428,30 @@ def test_what_cannot_be_served_is_refused_before_it_starts(tmp_path: Path, monke
         port = str(taken.getsockname()[1])
         answer = call("serve", model, "--port", port)
         assert (answer.code, port in answer.problem) == (2, True)
-    twice = call("serve", model, f"model={model}", "--port", "0")
-    assert (twice.code, "model" in twice.problem) == (2, True)
+    for words in ([model, f"model={model}"], [model, model], [model, "--port", "0", model, f"model-2={model}"]):
+        twice = call("serve", *words)
+        assert (twice.code, "model" in twice.problem) == (2, True)
+        named = [word for word in shlex.split(twice.hint)[2:] if model in word]
+        assert len({*named_models(named)}) == len([word for word in words if model in word])
     readable = call("serve", model, "--port", "0", "--token-file", token)
     assert (readable.code, readable.hint) == (2, f"chmod 600 {token}")
+    token.chmod(0o600)
+    for content in (b"", b" \n", b"two words", "grün".encode(), "grün".encode("latin-1"), b"a\nb", b"a\0b"):
+        token.write_bytes(content)
+        for more in ((), ("--check", "http://127.0.0.1:1")):
+            answer = call("serve", model, *more, "--token-file", token)
+            assert (answer.code, str(token) in answer.problem) == (2, True)
+            assert "two words" not in answer.err  # it is a secret
+    assert call("serve", model, "--token-file", tmp_path).code == 2
+    for text in ("", "\n", "grün"):
+        monkeypatch.setenv("VITRAIL_TOKEN", text)
+        answer = call("serve", model, "--host", "0.0.0.0")
+        assert (answer.code, "VITRAIL_TOKEN" in answer.problem) == (2, True)
+    monkeypatch.delenv("VITRAIL_TOKEN")
+    assert call("serve", model, "--threads", "100000").code == 2
+    for words in ("--port 8150", "--workers 2", "--host 0.0.0.0", f"--out {tmp_path / 'x'}"):
+        answer = call("serve", model, "--json", *words.split())
+        assert (answer.code, answer.hint.split()[:3]) == (2, ["vitrail", "serve", model])
     code = "import sys; sys.modules['fastapi'] = None; from vitrail.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     words = [sys.executable, "-c", code, "serve", model, "--port", "0"]

@@ -90,19 +90,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def suggested(hint: Hint, words: Sequence[str]) -> str:
+def suggested(hint: Hint, words: Sequence[str], before: Sequence[Sequence[str]] = ()) -> str:
     """What to try after a command: of a command that would be refused at once the corrected one, and so on.
 
-    A sentence, or a place where nothing is, ends that.
+    A sentence, or a place where nothing is, ends that; and the help, where one leads back to another.
+
+    Args:
+        hint: Of the error.
+        words: The command without `vitrail`.
+        before: Those that led to it.
     """
     verb = VERBS.get(words[0]) if words else None
     line = hint.text or str(hint) if verb is None else command_of(hint, verb.options, words[0], words[1:])
     first, *again = shlex.split(line, comments=True) if line.startswith("vitrail ") else [""]
     if not first or again[0] not in VERBS or [*again] == [*words] or {"-h", "--help"} & {*again}:
         return line
+    if again in before:
+        return f"vitrail {again[0]} --help"
     error = _refusal_of(again)
     if error and (error.hint.flags or error.hint.drop or error.hint.instead):
-        further = suggested(error.hint, again)
+        further = suggested(error.hint, again, [*before, [*words]])
         if further.startswith("vitrail ") and "--help" not in further:
             return further if "  # " in further else "  # ".join([further, *line.split("  # ")[1:]])
     return line

@@ -387,7 +387,10 @@ def _check(values: Mapping[str, Any], needs: Mapping[str, str], options: Mapping
         if others and not any(other.name in values for other in others):
             shown = f"{value:g}" if isinstance(value, float) else as_word(value)
             problem = f"{flag} {shown} needs {others[0].flag}, which is missing"
-            raise UsageError(problem, Hint({others[0].name: others[0].example}))
+            missing = others[0]
+            pairs = [pair for each in values for pair in ((missing, each), (options[each], missing.name))]
+            apart = any(other in (one.stated("apart") or "").split() for one, other in pairs)
+            raise UsageError(problem, Hint(drop=[name]) if apart else Hint({missing.name: missing.example}))
 
 
 def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
@@ -427,6 +430,8 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
         if isinstance(value, Mapping):
             found = {_name_in(part): part for part in (*parts(name), *words_inside(value)) if part}
             given[name] = [*found.values()] if options[name].many else [",".join(found.values())]
+        elif options[name].many and isinstance(value, tuple):
+            given[name] = [*value]
         elif options[name].kind is bool:
             given[name] = [""] * (value is not options[name].default)
         elif as_word(value) not in given.get(name, ()):

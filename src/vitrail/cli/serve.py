@@ -1,6 +1,8 @@
 """`vitrail serve MODEL`: a server on this machine; it loads no torch, which the processes do that it starts."""
 
 import os
+import re
+import shlex
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,12 +11,13 @@ from typing import Any
 from vitrail.cli.args import Serve, WeightsOptions
 from vitrail.cli.output import print_json, print_line, warn
 from vitrail.deploy.server.names import named_models
-from vitrail.errors import RunError, UsageError, counted
-from vitrail.io import check_new, write_file
+from vitrail.errors import Hint, RunError, UsageError, check_option, counted
+from vitrail.io import check_new, cores, write_file
 from vitrail.options import Engine
 
 INSTALL = 'pip install "vitrail[serve]"'
 TOKEN = "VITRAIL_TOKEN"  # of the environment
+NEW = "openssl rand -hex 32"  # which prints a new token
 LATEST = "runs/latest"
 OTHERS = 0o077  # of a file's mode: what others may do with it
 
@@ -35,7 +38,8 @@ def run(options: Serve, command: str) -> int:
         raise UsageError(f"serve needs {', '.join(missing)} (vitrail[serve])", INSTALL)
     from vitrail.deploy.server.launch import serve
 
-    token = _token(options)
+    most, token = cores(), _token(options)
+    check_option("threads", options.threads, options.threads <= most, f"at most {most}, the processor cores here", 1)
     if token is None and options.host not in ("127.0.0.1", "::1", "localhost"):
         warn(f"{options.host} is open to other machines, and no token is asked for; see --token-file")
     serve(named_models(options.models), options, stated, token, warn)
@@ -79,18 +83,26 @@ def _print(options: Serve, engine: Engine, out: Path | None, stated: dict[str, A
 
 
 def _token(options: Serve) -> str | None:
-    return os.environ.get(TOKEN) if options.token_file is None else _read_token(options.token_file)
-
-
-def _read_token(file: Path) -> str:
-    """The token in a file that nobody else can read.
+    """The token of the environment, or in a file that nobody else can read, without the line's end; None for none.
 
     Raises:
-        UsageError: Others can, or nothing is in it.
+        UsageError: Others can, or it is no word that fits into the header of a request.
     """
-    if file.stat().st_mode & OTHERS:
-        raise UsageError(f"{file} can be read by others, and its token is a secret", f"chmod 600 {file}")
-    token = file.read_text("utf-8").strip()
-    if not token:
-        raise UsageError(f"{file} has no token in it", f"openssl rand -hex 32 > {file}")
+    file, text = options.token_file, os.environ.get(TOKEN)
+    if file is None and text is None:
+        return None
+    where, hint = f"${TOKEN}", f'export {TOKEN}="$({NEW})"  # or for none: unset {TOKEN}'
+    if file is not None:
+        typed = shlex.quote(str(file))
+        if file.is_dir():
+            inside = Hint({"token_file": file / "token.txt"})
+            raise UsageError(f"{file} is a folder, and a file with a token is wanted", inside)
+        if file.stat().st_mode & OTHERS:
+            raise UsageError(f"{file} can be read by others, and its token is a secret", f"chmod 600 {typed}")
+        where, text, hint = str(file), file.read_text("ascii", "replace"), f"{NEW} > {typed}"
+    token = (text or "").strip()
+    if not re.fullmatch("[!-~]+", token):
+        problem = f"{where} must hold a token, one word of letters, digits and signs of ASCII"
+        found, hint = ("holds other text", f"what {NEW} prints") if token else ("is empty", hint)
+        raise UsageError(f"{problem}, and {found}", hint)
     return token

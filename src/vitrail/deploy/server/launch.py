@@ -1,7 +1,6 @@
 """Starts a server: the socket, and the processes that load the models while this one imports what listens."""
 
 import asyncio
-import os
 import resource
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -11,12 +10,14 @@ from typing import Any
 
 from vitrail.deploy.server.pool import Forker, Pool
 from vitrail.errors import Hint, UsageError
+from vitrail.io import cores
 from vitrail.options import ServeOptions
 from vitrail.weights.places import is_onnx
 
 EXPLAINED = 10  # times as long may an explanation take as another answer
 WAITING = 2  # requests that wait for each process; more would wait longer than they are worth
 LEAST_WAITING, EXPLANATIONS = 4, 32  # that wait at least; explanations that wait
+OPEN_FILES = 10_240  # at a time; macOS takes no more, even where it states no limit
 
 Stamp = tuple[str, int, int]  # name, time and size of a file
 
@@ -49,17 +50,19 @@ def serve(
         raise UsageError(problem, Hint({"port": (options.port + 1) % 65536})) from error
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which asyncio sets of sockets that it makes itself
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    few = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
     again = asyncio.Event()
     common = {
         "options": {name: str(one) if isinstance(one, Path) else one for name, one in stated.items()},
         "device": options.device,
         "threads": options.threads,
     }
-    count, forker = options.workers or len(os.sched_getaffinity(0)), Forker(models.values())
+    count, forker = options.workers or cores(), Forker(models.values())
     load = {**common, "models": models, "explains": False, "features": options.features and str(options.features)}
     bound = options.queue or max(LEAST_WAITING, WAITING * count)
-    seen = stamps(models.values())
+    watched = {**models, **({"": str(options.features)} if options.features else {})}
+    seen = stamps(watched.values())
 
     def say_if_possible(sentence: str) -> None:
         with suppress(OSError):  # of a full disk, or nobody who reads: no reason to stop
@@ -74,7 +77,7 @@ def serve(
     from vitrail.deploy.server.listening import Serving  # takes as long to import as a process to load a model
 
     try:
-        asyncio.run(Serving(models, options, listener, pools, again, seen, token, say_if_possible).run())
+        asyncio.run(Serving(watched, options, listener, pools, again, seen, token, say_if_possible).run())
     finally:
         forker.end()
 

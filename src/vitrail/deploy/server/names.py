@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from vitrail.errors import Hint, UsageError
@@ -16,14 +17,16 @@ def named_models(words: Sequence[str]) -> dict[str, str]:
         UsageError: Two have one name.
     """
     found = dict[str, str]()
-    for word in words:
+    for place, word in enumerate(words):
         name, equals, path = word.partition("=")
         if not equals or Path(word).exists():
-            place = Path(word).expanduser().resolve() if Path(word).expanduser().exists() else Path(word)
-            place = place.parent if place.is_dir() and place.name == "model" else place
-            name, path = place.name if place.is_dir() else re.split(r"[/:]", word)[-1].removesuffix(place.suffix), word
+            file = Path(word).expanduser().resolve() if Path(word).expanduser().exists() else Path(word)
+            file = file.parent if file.is_dir() and file.name == "model" else file
+            name, path = file.name if file.is_dir() else re.split(r"[/:]", word)[-1].removesuffix(file.suffix), word
         if name in found:
             problem = f"two models are called {name}: {found[name]} and {path}"
-            raise UsageError(problem, Hint(instead={word: f"{name}-2={path}"}))
+            taken = {*found, *(each.partition("=")[0] for each in words)}
+            free = next(each for number in count(2) if (each := f"{name}-{number}") not in taken)
+            raise UsageError(problem, Hint({"models": (*words[:place], f"{free}={path}", *words[place + 1 :])}))
         found[name] = path
     return found
