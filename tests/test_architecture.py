@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": set(),
     "text": set(),
     "io": {"text"},
-    "runtime": set(),
+    "runtime": {"io"},  # the processor cores, which are asked for before torch is loaded
     "pages": {"io", "text"},
     "nn": {"text"},  # how values are shown
     "data": {"io", "text", "runtime"},

@@ -1,4 +1,4 @@
-"""Device, threads and memory of this machine; needs torch only.
+"""Device, threads and memory of this machine; needs torch only, and `io`.
 
 Threads go by the size of the work and by who else is running: on shared virtual cores a small network gains little
 from more threads when the machine is quiet, and runs up to ten times slower when it is not. The number of threads can

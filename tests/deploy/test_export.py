@@ -1,5 +1,6 @@
 """Exports to ONNX: a file that answers alike, planted faults that the proof finds, and what is refused."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -20,9 +21,10 @@ from tests.errors import must_raise
 from vitrail.deploy.onnx import Weights, contract_of, store, stored_network, to_bytes
 from vitrail.deploy.proof import prove_file
 from vitrail.errors import DataError, UsageError
-from vitrail.model.contract import KEY, read_contract
+from vitrail.model.contract import KEY, read_contract, version_of
 from vitrail.model.model import resize_model
 from vitrail.model.onnx_file import open_onnx, relative_gap
+from vitrail.nn.networks import weights_hash
 
 
 def test_an_export_is_a_model_that_answers_alike_at_any_size_and_batch():
@@ -168,6 +170,9 @@ def test_fewer_bits_are_stored_and_computed_in_fp32(weights: Weights, tmp_path: 
         wanted, exact = network(inputs), model.network(inputs)
     assert relative_gap(wanted, open_onnx(tmp_path / "model.onnx").network(inputs)) < 1e-5
     assert 0 < relative_gap(exact, wanted) < {"fp16": 1e-2, "int8": 0.1}[weights]
+    own = hashlib.sha256((tmp_path / "model.onnx").read_bytes()).hexdigest()[:16]  # of a file with other numbers
+    assert {version_of(stated, tmp_path / "model.onnx") for stated in (contract_of(model, weights), {})} == {own}
+    assert version_of(contract_of(model), tmp_path / "nosuch") == weights_hash(model.network)
 
 
 def test_an_export_is_evaluated_as_its_model_is(tmp_path: Path):

@@ -55,7 +55,7 @@ def answering() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
 
 def test_what_is_no_server_that_fits() -> None:
     model = vitrail.load(exported())
-    version = weights_hash(model.network)[:12]
+    version = weights_hash(small_model().network)[:12]  # of which it was made
 
     def refused(url: str, token: str | None = None, kind: type[VitrailError] = RunError) -> str:
         with pytest.raises(kind) as raised:
@@ -222,6 +222,18 @@ def test_a_container_and_its_deployment(tmp_path: Path) -> None:
     served = [word.partition("=")[2] for word in container["command"][-2:]]
     assert [pair[1] for pair in copied[1:]] == served
     assert [(context / pair[0]).resolve() for pair in copied[1:]] == [folder / "model", exported().resolve()]
+    stated = "--image-size=24x32", "--mean=0.5,0.4,0.3", "--assume=heads=2"
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    more = *stated, "--class-names", tmp_path / "names.txt"
+    first, _ = yaml.safe_load_all(printed("k8s", *words, *more))
+    (container,) = first["spec"]["template"]["spec"]["containers"]
+    must_serve(container["command"], *stated, "--class-names=/stated/class_names.txt")
+    text = printed("docker", *words, *more, "--host", "::1")
+    assert 'names.txt", "/stated/class_names.txt"]' in text
+    (check,) = (line for line in text.splitlines() if "--check" in line)
+    assert {*stated, f"--class-names={tmp_path / 'names.txt'}"} <= {*shlex.split(check)}
+    assert "-p [::1]:8000:8000 " in text
+    assert call("serve", f"../x={exported()}", "--print", "docker").code == 2
     for engine in ("docker", "k8s", "triton"):
         done = call("serve", "timm:vit_tiny_patch16_224", "--print", engine)
         assert done.code == 2
@@ -254,8 +266,11 @@ def test_a_repository_of_triton_states_what_the_export_declares(tmp_path: Path) 
             dims = ", ".join(str(side.dim_value or -1) for side in sides)
             wanted.append((each.name, types[each.type.tensor_type.elem_type], dims))
         assert [tuple(row[:3]) for row in found] == wanted
-    done = call("serve", exported(), "--print", "triton", "--out", tmp_path / "new")
-    assert done.code == 2
+    assert call("serve", exported(), "--print", "triton", "--out", tmp_path / "new").code == 2
+    for name in ("../esc", "..", "/esc", ""):
+        assert call("serve", f"{name}={exported()}", "--print", "triton", "--out", tmp_path / "a" / "b").code == 2
+    assert call("serve", exported(), "--print", "triton", "--image-size", "32").code == 2
+    assert [*tmp_path.iterdir()] == [tmp_path / "new"]
 
 
 def test_an_application_of_ray(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ import vitrail
 from tests import shared_runs as runs
 from tests.cli.command import call
 from tests.deploy.serving import JPEG, ROOT, Reply, Server, encoded, form, jpeg, serving
-from tests.deploy.small import exported
+from tests.deploy.small import exported, small_model
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import Structure, without_data
 from vitrail.data.images import NamedImage, open_image
@@ -208,6 +208,8 @@ def test_a_server_is_checked_against_the_models_here(server: Server, run: Path, 
     }
     assert min(ours["images"], small["images"]) >= 8
     assert ours["of"] != small["of"]  # of its run, and drawn
+    vitrail.save(small_model(), tmp_path / "made")  # the export was made of it
+    assert call(*words, f"model={tmp_path / 'made'}").code == 0
     for name in ("weights", "words"):
         model = vitrail.load(run)
         if name == "weights":

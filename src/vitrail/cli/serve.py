@@ -1,8 +1,5 @@
 """`vitrail serve MODEL`: a server on this machine; it loads no torch, which the processes do that it starts."""
 
-import os
-import re
-import shlex
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,16 +7,13 @@ from typing import Any
 
 from vitrail.cli.args import Serve, WeightsOptions
 from vitrail.cli.output import print_json, print_line, warn
-from vitrail.deploy.server.names import named_models
-from vitrail.errors import Hint, RunError, UsageError, check_option, counted
+from vitrail.deploy.server.names import named_models, read_token
+from vitrail.errors import RunError, UsageError, check_option, counted
 from vitrail.io import check_new, cores, write_file
 from vitrail.options import Engine
 
 INSTALL = 'pip install "vitrail[serve]"'
-TOKEN = "VITRAIL_TOKEN"  # of the environment
-NEW = "openssl rand -hex 32"  # which prints a new token
 LATEST = "runs/latest"
-OTHERS = 0o077  # of a file's mode: what others may do with it
 
 
 def run(options: Serve, command: str) -> int:
@@ -38,7 +32,7 @@ def run(options: Serve, command: str) -> int:
         raise UsageError(f"serve needs {', '.join(missing)} (vitrail[serve])", INSTALL)
     from vitrail.deploy.server.launch import serve
 
-    most, token = cores(), _token(options)
+    most, token = cores(), read_token(options.token_file)
     check_option("threads", options.threads, options.threads <= most, f"at most {most}, the processor cores here", 1)
     if token is None and options.host not in ("127.0.0.1", "::1", "localhost"):
         warn(f"{options.host} is open to other machines, and no token is asked for; see --token-file")
@@ -53,7 +47,7 @@ def _check(options: Serve, url: str) -> int:
     from vitrail.model import load
 
     named = named_models(options.models or (LATEST,))
-    stated, token = load_options(options), _token(options)
+    stated, token = load_options(options), read_token(options.token_file)
     models = {name: load(path, device=options.device, **stated) for name, path in named.items()}
     found = [check_server(url, name, model, token) for name, model in models.items()]
     if options.json:
@@ -80,29 +74,3 @@ def _print(options: Serve, engine: Engine, out: Path | None, stated: dict[str, A
         write_file(out / name, content if isinstance(content, str) else content.read_bytes())
         print_line(f"wrote {out / name}")
     return 0
-
-
-def _token(options: Serve) -> str | None:
-    """The token of the environment, or in a file that nobody else can read, without the line's end; None for none.
-
-    Raises:
-        UsageError: Others can, or it is no word that fits into the header of a request.
-    """
-    file, text = options.token_file, os.environ.get(TOKEN)
-    if file is None and text is None:
-        return None
-    where, hint = f"${TOKEN}", f'export {TOKEN}="$({NEW})"  # or for none: unset {TOKEN}'
-    if file is not None:
-        typed = shlex.quote(str(file))
-        if file.is_dir():
-            inside = Hint({"token_file": file / "token.txt"})
-            raise UsageError(f"{file} is a folder, and a file with a token is wanted", inside)
-        if file.stat().st_mode & OTHERS:
-            raise UsageError(f"{file} can be read by others, and its token is a secret", f"chmod 600 {typed}")
-        where, text, hint = str(file), file.read_text("ascii", "replace"), f"{NEW} > {typed}"
-    token = (text or "").strip()
-    if not re.fullmatch("[!-~]+", token):
-        problem = f"{where} must hold a token, one word of letters, digits and signs of ASCII"
-        found, hint = ("holds other text", f"what {NEW} prints") if token else ("is empty", hint)
-        raise UsageError(f"{problem}, and {found}", hint)
-    return token

@@ -28,6 +28,7 @@ from vitrail.io import plain, to_json
 from vitrail.model import Model
 from vitrail.model.contract import FORMAT, INSTALL, KEY, MAP, OUTPUTS, PIXELS
 from vitrail.nn import ViT, evaluating
+from vitrail.nn.networks import weights_hash
 from vitrail.text import short_paths
 
 OPSET, IR = 18, 8  # what onnxruntime 1.16 reads: of operators, and of the file's own format
@@ -95,6 +96,7 @@ def contract_of(
             "output": model.output.to_dict(),
             "facts": {name: short_paths(fact) if isinstance(fact, str) else fact for name, fact in model.facts.items()},
             "weights": weights,
+            "weights_hash": weights_hash(model.network) if weights == "fp32" else None,
             "opset": OPSET,
             "runtimes": RUNTIMES,
             "explain": explained,

@@ -44,7 +44,7 @@ FILES, MOST = 24, 8  # images that the readers answer, and at most so many at a 
 BATCHES = {FILES: FILES, 8: 8, 3: 6, 1: 2}  # images that are answered in batches of each size
 ANSWERS = 1e-3  # by how much a number of a prediction may differ, beside its size or 1
 SECONDS = 600  # after which a reader is given up
-DRAWN = "drawn images, since no others are at hand (--check DIR names some)"
+DRAWN = "drawn images, since no others are at hand"
 NODE = "onnxruntime-node", "onnxruntime-web"  # of which one, and sharp
 FIND = """
 const [reader, ...names] = process.argv.slice(1), { resolve } = require;

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, VitrailError
-from vitrail.model.contract import OUTPUTS, PIXELS, WRITTEN, open_session, read_contract
+from vitrail.model.contract import OUTPUTS, PIXELS, WRITTEN, open_session, read_contract, version_of
 from vitrail.model.model import Model
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.tasks import TASKS
@@ -29,13 +29,14 @@ class OnnxNetwork(nn.Module):
         file: The ONNX file.
         session: That is open on it.
         reads: What it does to pixels, which is undone here, since a network of vitrail gets what it makes of them.
+        version: Of its weights.
     """
 
     config = None
 
-    def __init__(self, file: Path, session: Any, reads: Preprocessing) -> None:
+    def __init__(self, file: Path, session: Any, reads: Preprocessing, version: str) -> None:
         super().__init__()
-        self.session, self.reads = session, reads
+        self.session, self.reads, self.version = session, reads, version
         self.place = nn.Parameter(torch.empty(0))  # says on which device it is
         digest = hashlib.sha256(file.read_bytes()).digest()
         self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
@@ -64,7 +65,13 @@ def open_onnx(file: str | Path) -> Model:
         shapes = {each.name: each.shape for each in (*session.get_inputs(), *session.get_outputs())}
         if shapes[PIXELS][3] != reads.channels or shapes[OUTPUTS][1] != output.outputs:
             raise ValueError(f"its graph has {shapes}, for {reads.channels} channels and {output.outputs} outputs")
-        return Model(OnnxNetwork(file, session, reads), reads, output, task, facts=dict(contract["facts"]))
+        return Model(
+            OnnxNetwork(file, session, reads, version_of(contract, file)),
+            reads,
+            output,
+            task,
+            facts=dict(contract["facts"]),
+        )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         why = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
         raise DataError(f"{file}: its metadata are damaged ({why})", WRITTEN) from error

@@ -15,6 +15,7 @@ from vitrail.deploy.server.names import DIGITS
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError
 from vitrail.io import plain
 from vitrail.model import Model
+from vitrail.model.onnx_file import OnnxNetwork
 from vitrail.nn.networks import weights_hash
 from vitrail.tasks.calibration import COVERAGE
 
@@ -60,7 +61,8 @@ def check_server(url: str, name: str, model: Model, token: str | None = None) ->
     if not url.startswith(("http://", "https://")):
         problem = f"a server has an address that begins with http, got '{url}'"
         raise UsageError(problem, Hint({"check": f"http://{url}"}))
-    version, found, count = weights_hash(model.network)[:DIGITS], _ask(url, "ready"), 0
+    network, found, count = model.network, _ask(url, "ready"), 0
+    version = (network.version if isinstance(network, OnnxNetwork) else weights_hash(network))[:DIGITS]
     try:
         served = {one["model"]: one["version"] for one in found["models"]}
     except (LookupError, TypeError) as error:

@@ -52,7 +52,7 @@ def open_export(name: str, path: str, stated: Mapping[str, Any], threads: int) -
     def predict(images: Sequence[NamedImage], query: Query) -> dict[str, Any]:
         return {"predictions": [answer_image(session, contract, each, query) for each in images]}
 
-    return Served(name, version_of(path)[:DIGITS], {"predict": predict}, notes, sets)
+    return Served(name, version_of(contract, path)[:DIGITS], {"predict": predict}, notes, sets)
 
 
 def answer_image(session: Any, contract: Mapping[str, Any], image: NamedImage, query: Query) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError, as_word
 from vitrail.options import Engine, ServeOptions
 from vitrail.weights.places import is_onnx
 
@@ -33,19 +33,31 @@ def deployment(
         stated: What was typed of their weights, by name.
 
     Raises:
-        UsageError: A model is no file or folder here, or has no export where one is needed.
+        UsageError: A model is no file or folder here, has no export where one is needed, or a name that no file can
+            have; or something was typed of weights of exports.
     """
+    for name, path in models.items():
+        if engine != "ray" and (name in ("", ".", "..") or "/" in name):
+            problem = f"of each model a file gets its name, which '{name}' cannot be"
+            raise UsageError(problem, Hint(instead={f"{name}={path}": f"model={path}"}))
+    typed = {name: value for name, value in stated.items() if value is not None}
+    if typed and engine == "triton":
+        raise UsageError("an export states itself how it is read", Hint(drop=[*typed]))
     places = {name: _place(engine, path) for name, path in models.items()}
     inside = {name: f"/models/{name}{place.suffix * is_onnx(place)}" for name, place in places.items()}
-    context = "" if engine == "ray" else os.path.commonpath([place.parent for place in places.values()])
-    copies = ([os.path.relpath(place, context or None), inside[name]] for name, place in places.items())
+    files = {name: value.expanduser().resolve() for name, value in typed.items() if isinstance(value, Path)}
+    there = {name: f"/stated/{name}.txt" for name in files}
+    copied = {inside[name]: place for name, place in places.items()} | {there[name]: files[name] for name in files}
+    context = "" if engine == "ray" else os.path.commonpath([place.parent for place in copied.values()])
+    copies = ([os.path.relpath(place, context or None), to] for to, place in copied.items())
     port, cores, queue = options.port or PORT, options.workers or CORES, options.queue or QUEUE
     kept = {each.name: each.default for each in fields(ServeOptions)}
     words = ["vitrail", "serve", "--host=0.0.0.0", f"--port={port}", f"--workers={cores}"]
     words += [f"--{name}={getattr(options, name)}" for name in OWN if getattr(options, name) != kept[name]]
+    words += _flags(typed | there)
     values = {
         "called": _line(", ".join(models)),
-        "checked": _line(shlex.join(f"{name}={path}" for name, path in models.items())),
+        "checked": _line(shlex.join([*_flags(typed), *(f"{name}={path}" for name, path in models.items())])),
         "app": "vitrail-" + (re.sub("[^a-z0-9]+", "-", next(iter(models)).lower()).strip("-")[:40].strip("-") or "x"),
         "context": _line(shlex.quote(context)),
         "copies": "\n".join(f"COPY --chown=10001 {json.dumps(pair)}" for pair in copies),
@@ -53,10 +65,11 @@ def deployment(
         "gibibytes": cores + options.explainers + 1,
         "grace": round(GRACE * options.timeout),
         "models": {name: str(place) for name, place in places.items()},
-        "stated": {name: str(one) if isinstance(one, Path) else one for name, one in stated.items()},
+        "stated": {**stated, **{name: str(file) for name, file in files.items()}},
         "ongoing": queue + 1,
     }
-    values = vars(options) | values | {"port": port, "cores": cores, "queue": queue}
+    bound = f"[{options.host}]" if ":" in options.host else options.host
+    values = vars(options) | values | {"port": port, "cores": cores, "queue": queue, "bound": bound}
     text, file = Template(Path(__file__).with_name(f"{engine}.txt").read_text("utf-8")), FILES[engine]
     if engine != "triton":
         return {file: text.substitute(values)}
@@ -65,6 +78,11 @@ def deployment(
         found[f"{name}/{file}"] = text.substitute(values, name=json.dumps(name, ensure_ascii=False), **_tensors(place))
         found[f"{name}/1/model.onnx"] = place
     return found
+
+
+def _flags(typed: Mapping[str, Any]) -> list[str]:
+    """Options as they are typed."""
+    return [f"--{name.replace('_', '-')}={as_word(value)}" for name, value in typed.items()]
 
 
 def _place(engine: Engine, path: str) -> Path:

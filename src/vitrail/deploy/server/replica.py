@@ -1,6 +1,5 @@
 """The routes, queue and processes of a server for an engine that listens itself, such as Ray Serve; no explanations."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vitrail.deploy.server.app import Message, Service, application
+from vitrail.deploy.server.names import read_token
 from vitrail.deploy.server.pool import Forker, Pool
 from vitrail.errors import RunError
 
@@ -36,7 +36,7 @@ class Replica:
         """
         pool = Pool(Forker(load["models"].values()), {**load, "explains": False}, 1, queue, timeout, _ignore, print)
         pool.swap(await pool.prepare())
-        return cls(Service(pool, None, os.environ.get("VITRAIL_TOKEN")))
+        return cls(Service(pool, None, read_token()))
 
     async def answer(self, request: Request) -> Response:
         """What a server answers to this request."""
