@@ -7,6 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 VITRAIL := $(VENV)/bin/vitrail
 CONSTRAINTS := constraints/py311-torch2.12.txt
+RAY_SERVE := .ray_serve
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := benchmarks.libraries $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/*.py))
 
@@ -61,8 +62,13 @@ test: install
 gpu: install
 	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(PYTEST) tests/test_gpu.py
 
+# More than the extra `ray` has, and beside the environment: with it, Ray starts more processes in all other tests.
+$(RAY_SERVE): $(CONSTRAINTS)
+	rm -rf $@
+	$(PY) -m pip install --no-input --disable-pip-version-check -q -c $(CONSTRAINTS) --target $@ "ray[serve]"
+
 # The long tests of one file go to whichever process is free. pytest leaves with 5 when no test is marked: no failure.
-soak: install
+soak: install $(RAY_SERVE)
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m soak --timeout 3600 --durations=25 || test $$? -eq 5
 
 lint: install
