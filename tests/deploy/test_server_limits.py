@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import uvicorn
 
@@ -20,7 +25,7 @@ from vitrail.deploy.server.pool import Forker, Pool
 from vitrail.tasks.regression import NumberPrediction
 from vitrail.text import percent, percent_in_words
 
-HEAD = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/jpeg\r\n"
+HEAD = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
 
 
 class Fake(Pool):
@@ -29,6 +34,7 @@ class Fake(Pool):
     def __init__(self) -> None:
         super().__init__(Forker([]), {"models": {"m": ""}}, 1, 4, 30.0, lambda: None, lambda words: None)
         self.models = {"m": {"version": "0", "routes": ["predict"]}}
+        self.workers = {None}  # type: ignore[arg-type]
         self.asked, self.cancelled, self.slow = list[tuple[Mapping[str, Any], bytes]](), 0, 0.0
 
     async def ask(self, header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
@@ -58,12 +64,14 @@ def listening(token: str | None = None) -> Iterator[SimpleNamespace]:
         listener.close()
 
 
-def sent(port: int, *parts: bytes | str, pause: float = 0.0) -> tuple[int, dict[str, str], Any]:
+def sent(port: int, *parts: bytes | str, pause: float = 0.0, half: bool = False) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of what comes back to these bytes, all of which could be sent."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         for part in parts:
             connection.sendall(part.encode() if isinstance(part, str) else part)
             time.sleep(pause)
+        if half:
+            connection.shutdown(socket.SHUT_WR)
         found = b""
         while b"\r\n\r\n" not in found or len(found.partition(b"\r\n\r\n")[2]) < length_in(found):
             more = connection.recv(65536)
@@ -83,7 +91,10 @@ def length_in(found: bytes) -> int:
 def test_slow_absurd_and_refused_requests_get_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (http, "HEADER_SECONDS", 0.3),
+        (http, "SEND_SECONDS", 0.5),
         (app, "BODY_SECONDS", 0.5),
+        (app, "THROWN_SECONDS", 0.3),
+        (app, "MOST_REQUESTS", 4),
         (app, "MOST_BYTES", 10_000_000),
         (app, "MOST_HELD", 15_000_000),
         (app, "MOST_THROWN", 30_000_000),
@@ -119,8 +130,9 @@ def test_slow_absurd_and_refused_requests_get_an_answer(monkeypatch: pytest.Monk
         assert sent(here.port, *("GET /health HTTP/1.1\r\nX: 1\r\n",) * 3, pause=0.2)[0] == 408
         assert len(here.pool.asked) == asked
         both = five.encode() + body + five.encode() + body  # on one connection
+        known = here.service.counts.statuses.total()
         assert sent(here.port, both)[0] == 200
-        while here.service.requests:  # the second of both, of whom nobody reads the answer
+        while here.service.counts.statuses.total() < known + 2:  # the second of both, whose answer nobody reads
             time.sleep(0.01)
         here.pool.slow, before = 30.0, here.pool.cancelled
         with socket.create_connection(("127.0.0.1", here.port)) as gone:
@@ -132,13 +144,164 @@ def test_slow_absurd_and_refused_requests_get_an_answer(monkeypatch: pytest.Monk
         while here.service.requests and time.monotonic() < until:
             time.sleep(0.01)
         assert (here.pool.cancelled, here.service.held, here.service.requests) == (before + 1, 0, 0)
-        text = here.service.metrics()
-        assert 'vitrail_requests_total{route="/predict",status="503"} 3' in text
-        assert 'vitrail_requests_total{route="/predict",status="499"}' in text
+        counts = here.service.counts.statuses
+        assert counts["m", "/predict", 503] == 3
+        assert counts["m", "/predict", 499] >= 1
+
+
+def test_a_broken_body_is_refused_and_who_takes_no_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SEND_SECONDS", 0.5)
+    chunked = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n"
+    with listening() as here:
+        for bound in (4, 0):  # where it is read, and where it is thrown away
+            here.pool.bound = bound
+            for chunk in ("ZZ\r\n", "-5\r\n", "3\r\nabcde\r\n", "0x3\r\nabc\r\n0\r\n\r\n"):
+                status, headers, found = sent(here.port, chunked, chunk)
+                assert (status, headers["connection"], {*found}) == (400 if bound else 503, "close", {"error", "try"})
+            for part in (chunked + "5\r\nab", f"{HEAD}Content-Length: 5\r\n\r\nab"):
+                assert sent(here.port, part, half=True)[0] == (400 if bound else 503)
+        assert sent(here.port, HEAD, half=True)[0] == 400
+        assert (here.service.counts.statuses["m", "/predict", 400], here.pool.asked) == (6, [])
+        assert here.service.held == 0
+        get = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while time.monotonic() < began + 20:
+                    greedy.sendall(get * 100)
+            assert time.monotonic() < began + 20
+        assert sent(here.port, get)[0] == 200
+
+
+def test_probes_and_the_page_are_answered_whatever_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(app, "THROWN_SECONDS", 1.0)
+    with listening() as here, contextlib.ExitStack() as idle:
+        for path in ("/predict", "/nosuch", "/predict", "/nosuch"):  # of which two are to be refused
+            one = idle.enter_context(socket.create_connection(("127.0.0.1", here.port)))
+            one.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nabc".encode())
+        while here.service.requests < 4:
+            time.sleep(0.01)
+        for path, status in (("/health", 200), ("/ready", 200), ("/metrics", 200), ("/", 200), ("/openapi.json", 503)):
+            assert asked(here.port, path)[0] == status, path
+        until = time.monotonic() + 10
+        while here.service.requests > 2:  # the two that are still read
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_paths_methods_and_hosts_that_are_not_there_are_told_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD is answered as GET is, without a body; nothing is redirected; on loopback a stranger's Host is refused."""
+    with listening() as here:
+        for path in ("/", "/health", "/ready", "/metrics", "/openapi.json"):
+            whole, bare = (asked(here.port, path, method) for method in ("GET", "HEAD"))
+            assert (bare[0], bare[2]) == (200, b"")
+            assert bare[1]["content-type"] == whole[1]["content-type"]
+            assert int(bare[1]["content-length"]) > 10
+        for path, method, status, allowed in (
+            ("/predict", "GET", 405, "POST"),
+            ("/predict", "HEAD", 405, "POST"),
+            ("/predict", "DELETE", 405, "POST"),
+            ("/ready", "POST", 405, "GET, HEAD"),
+            ("/predict/", "POST", 404, None),
+            ("/health/", "GET", 404, None),
+            ("/%3Cb%3E", "GET", 404, None),
+        ):
+            got, headers, content = asked(here.port, path, method)
+            assert (got, headers.get("allow")) == (status, allowed), path
+            assert "location" not in headers
+            if method != "HEAD":
+                found = json.loads(content)
+                assert urllib.parse.unquote(path) in found["error"]
+                assert path.rstrip("/") in found["try"] or "/%" in path
+        for host, status in (
+            ("evil.example", 421),
+            ("evil.example:8000", 421),
+            ("127.0.0.1.evil.example", 421),
+            ("", 421),
+            ("LOCALHOST:8000", 200),
+            ("localhost.", 200),
+            ("127.0.0.1", 200),
+            ("[::1]:8000", 200),
+            (socket.gethostname(), 200),
+        ):
+            assert asked(here.port, "/health", host=host)[0] == status, host
+    with listening("s3cret") as here:  # which a page of somebody else does not know
+        assert asked(here.port, "/health", host="vision.example.org")[0] == 200
+
+
+def asked(port: int, path: str, method: str = "GET", host: str = "localhost") -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers={"Host": host})
+        found = connection.getresponse()
+        return found.status, {name.lower(): value for name, value in found.getheaders()}, found.read()
+
+
+LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,|$)')
+LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
+
+
+def parsed(text: str) -> dict[str, tuple[str, dict[tuple[str, frozenset[tuple[str, str]]], float]]]:
+    """Metrics by their names: kind, and samples. Raises where the text format of Prometheus, 0.0.4, is violated."""
+    assert text.endswith("\n")
+    found, name = dict[str, tuple[str, dict[tuple[str, frozenset[tuple[str, str]]], float]]](), ""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("# HELP "):
+            name, words = line[7:].split(" ", 1)
+            assert words
+            assert name not in found, "samples of a metric are in one group"
+            sort, own, kind = next(lines).rsplit(" ", 2)
+            assert (sort, own) == ("# TYPE", name)
+            found[name] = kind, {}
+            continue
+        sample, labels, value = LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+        kind, own_samples = found[name]
+        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        assert sample in {name + end for end in ends}, line
+        assert (kind == "counter") <= name.endswith("_total")
+        pairs = [(one[1], one[2]) for one in LABEL.finditer(labels or "")]
+        assert "".join(f'{key}="{value}",' for key, value in pairs)[:-1] == (labels or ""), line
+        assert len(dict(pairs)) == len(pairs)
+        key = sample, frozenset(pairs)
+        assert key not in own_samples
+        own_samples[key] = float(value)
+    return found
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    with listening() as here:
+        here.pool.load = {"models": {"m": ""}}
+        here.pool.models = {'m"\\\n': {"version": "0", "routes": []}, **here.pool.models}
+        here.pool.restarts = 3
+        for length in (3, 4):
+            sent(here.port, f"{HEAD}Content-Length: {length}\r\n\r\n{'a' * length}")
+        asked(here.port, "/nosuch")
+        found = parsed(asked(here.port, "/metrics")[2].decode())
+    for name, (kind, samples) in found.items():
+        assert samples, name
+        if kind == "histogram":
+            limits = [dict(labels)["le"] for each, labels in samples if each.endswith("_bucket")]
+            buckets = [value for (each, _), value in samples.items() if each.endswith("_bucket")]
+            (count,) = (value for (each, _), value in samples.items() if each.endswith("_count"))
+            (total,) = (value for (each, _), value in samples.items() if each.endswith("_sum"))
+            assert buckets == sorted(buckets)
+            assert [float(limit) for limit in limits] == sorted(float(limit) for limit in limits)
+            assert (limits[-1], buckets[-1], count) == ("+Inf", 2, 2)
+            assert 0 < total < 10
+    labels = {"model": "m", "route": "/predict", "status": "200"}
+    own = found["vitrail_requests_total"][1]
+    assert own["vitrail_requests_total", frozenset(labels.items())] == 2
+    assert sum(own.values()) == 3
+    assert list(found["vitrail_worker_restarts_total"][1].values()) == [3]
+    assert len(found["vitrail_model_info"][1]) == 2
+    assert abs(found["process_start_time_seconds"][1]["process_start_time_seconds", frozenset()] - time.time()) < 60
 
 
 def test_only_who_has_the_token_is_answered() -> None:
-    ending = "Host: a\r\nContent-Length: 0\r\n\r\n"
+    ending = "Host: localhost\r\nContent-Length: 0\r\n\r\n"
     with listening("s3cret") as here:
         for path, lines, status in (
             ("POST /predict", "", 401),
@@ -147,7 +310,7 @@ def test_only_who_has_the_token_is_answered() -> None:
             ("GET /metrics", "", 401),
             ("GET /nosuch", "", 401),
             ("GET /health", "", 200),
-            ("GET /ready", "", 503),
+            ("GET /ready", "", 200),
             ("POST /predict", "Authorization: Bearer s3cret\r\n", 200),
         ):
             got, headers, found = sent(here.port, f"{path} HTTP/1.1\r\n{lines}{ending}".encode("latin-1"))
@@ -209,21 +372,49 @@ def test_the_page_asks_for_a_token_and_waits_where_the_server_is_busy(
             browser.ask("const later = setTimeout; window.setTimeout = (act, wait) => later(act, wait / 20)")
             browser.press("Enter")
             browser.await_true("failed.textContent")
-            assert (here.service.statuses["/predict", 503], browser.ask("answer.hidden")) == (3, True)
+            assert (here.service.counts.statuses["m", "/predict", 503], browser.ask("answer.hidden")) == (3, True)
     finally:
         browser.close()
 
 
 def test_openapi_shows_what_is_taken_and_answered() -> None:
-    with listening() as here:
-        _, _, page = sent(here.port, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+    """Every example is what its schema says, and each status has its own; a token is in it where one is asked for."""
+    pages = list[Any]()
+    for token in (None, "s3cret"):
+        with listening(token) as here:
+            lines = f"Host: localhost\r\nAuthorization: Bearer {token}"
+            pages.append(sent(here.port, f"GET /openapi.json HTTP/1.1\r\n{lines}\r\n\r\n")[2])
+    for page, asks in zip(pages, (False, True), strict=True):
+        schemas = {"components": page["components"]}
+        assert page["info"]["version"] == metadata.version("vitrail")
+        assert (
+            list(page["components"].get("securitySchemes", {}).values())
+            == [{"type": "http", "scheme": "bearer"}] * asks
+        )
+        secured = {path for path, ways in page["paths"].items() for way in ways.values() if way.get("security")}
+        assert secured == ({"/metrics", *(f"/{route}" for route in app.ROUTES)} if asks else set())
+        for path, ways in page["paths"].items():
+            assert path == "/metrics" or len(ways) == 1
+            for way in ways.values():
+                shown = {
+                    status: one.get("content", {}).get("application/json") for status, one in way["responses"].items()
+                }
+                errors = [json.dumps(one["example"]) for status, one in shown.items() if int(status) > 399 and one]
+                assert len({*errors}) == len(errors)
+                for status, one in shown.items():
+                    if one and "example" in one:
+                        jsonschema.Draft202012Validator({**one["schema"], **schemas}).validate(one["example"])
+                    if int(status) > 399 and path != "/ready":
+                        wrong = jsonschema.Draft202012Validator({**one["schema"], **schemas})
+                        assert not wrong.is_valid({"error": "only"})
+        assert page["paths"]["/ready"]["get"]["responses"].keys() >= {"200", "503"}
     for route in app.ROUTES:
-        posted = page["paths"][f"/{route}"]["post"]
+        posted = pages[0]["paths"][f"/{route}"]["post"]
         assert {"multipart/form-data", "application/json", "image/*"} == set(posted["requestBody"]["content"])
         example = posted["responses"]["200"]["content"]["application/json"]["example"]
         assert {"model", "version"} < set(example)
         assert {each["name"] for each in posted["parameters"]} == set(app.ROUTES[route].model_fields)
-        assert set(posted["responses"]["503"]["content"]["application/json"]["example"]) == {"error", "try"}
+        assert {"400", "401", "404", "405", "413", "422", "500", "503"} < set(posted["responses"])
 
 
 def test_names_of_models(tmp_path: Any) -> None:

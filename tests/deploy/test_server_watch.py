@@ -99,7 +99,7 @@ def test_whole_files_are_exchanged_and_no_others(tmp_path: Path) -> None:
         time.sleep(0.3)
         said = re.findall("(?m)^(not exchanged|exchanged)", server.text)
         assert said == ["not exchanged", "exchanged"]  # the half of before, and the whole
-        assert sum(server.counts("worker_restarts").values()) == 0
+        assert sum(server.counts("worker_restarts_total").values()) == 0
         listed = {one["model"]: one["version"] for one in server.ask("/ready").json["models"]}
     for name, (old, young) in right.items():
         assert listed[name] == young
@@ -124,9 +124,9 @@ def test_a_server_lives_on_without_its_log_and_with_whatever_lies_there(tmp_path
     with serving([str(export), "--workers", "1"], tmp_path / "log.txt", Path("/dev/full")) as server:
 
         def kill() -> None:
-            lost = sum(server.counts("worker_restarts").values())
+            lost = sum(server.counts("worker_restarts_total").values())
             os.kill(server.workers()[0], signal.SIGKILL)
-            while sum(server.counts("worker_restarts").values()) == lost:
+            while sum(server.counts("worker_restarts_total").values()) == lost:
                 time.sleep(0.02)
 
         kill()

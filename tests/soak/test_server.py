@@ -136,7 +136,7 @@ def test_ten_thousand_mutated_bodies_do_no_harm(tmp_path: Path) -> None:
             found[reply.status] += 1
         connection.close()
         assert {*found} <= {200, 400, 413, 415, 422}, found
-        assert server.counts("worker_restarts") == {'pool="answering"': 0}
+        assert server.counts("worker_restarts_total") == {'pool="answering"': 0}
         assert "Traceback" not in server.text
         assert server.stop() == 0
 

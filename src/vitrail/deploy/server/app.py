@@ -5,24 +5,27 @@ arrives. Bodies go to a process of a `Pool` as they came: this one decodes nothi
 """
 
 import asyncio
-import json
+import ipaddress
 import re
 import secrets
+import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from pathlib import Path
+from importlib.metadata import version
 from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, Field
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from vitrail.deploy.server.asked import REFUSALS, ROUTES, TEXTS, Asked, query_refusal, shown_as_json
+from vitrail.deploy.server.metrics import RequestCounts
 from vitrail.deploy.server.pool import Pool, Refusal
 
 MOST_BYTES = 32 * 2**20  # of a body
@@ -30,48 +33,16 @@ MOST_HELD = 8 * MOST_BYTES  # of all bodies that are held at a time
 MOST_THROWN = 4 * MOST_BYTES  # of a refused body; behind these the connection is closed
 MOST_REQUESTS = 512  # that are read, wait or are answered at a time
 BODY_SECONDS = 60.0  # in which a body has come
+THROWN_SECONDS = 10.0  # for what is left of a refused one
 GONE = 499  # as nginx calls a client that has gone
 PROBES = ("/health", "/ready", "/metrics")  # which are not logged
 OPEN = ("/", *PROBES[:2])  # for which no token is asked
-BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
-TEXTS = json.loads(Path(__file__).with_name("openapi.json").read_text())  # what OpenAPI says of the routes
+LOGGED = {f"/{route}" for route in ROUTES} | {*PROBES}
+LOCAL = {"localhost", "127.0.0.1", "::1"}  # what the Host of a request over loopback may be, beside the machine's name
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-
-class Asked(BaseModel, extra="forbid"):
-    """What may stand behind the question mark of every route."""
-
-    model: str | None = Field(None, description="Of several models the one that answers.")
-
-
-class AskedPredict(Asked):
-    """The same of predictions."""
-
-    top: int | None = Field(None, ge=1, description="How many classes are named.")
-    coverage: float | None = Field(None, gt=0, lt=1, description="How often the set holds the true class.")
-
-
-class AskedExplain(Asked):
-    """The same of explanations."""
-
-    method: str | None = Field(None, description="As of vitrail explain.")
-    target: str | None = Field(None, description="The class that is explained.")
-    contrast: str | None = Field(None, description="A class that it is held against.")
-    trust: bool = Field(True, description="Whether maps are tested.")
-    overlay: bool = Field(False, description="Whether the map over the image comes, too: PNG in base64.")
-
-
-class AskedSimilar(Asked):
-    """The same of similar images."""
-
-    neighbours: int = Field(5, ge=1, le=100, description="How many.")
-
-
-ROUTES = {"predict": AskedPredict, "explain": AskedExplain, "embed": Asked, "similar": AskedSimilar}
-LOGGED = {f"/{route}" for route in ROUTES} | {*PROBES}
 
 
 class Service:
@@ -85,12 +56,13 @@ class Service:
         held: Bytes of all bodies that are held.
         taken: Requests that are read, wait or are answered.
         requests: The same with those that are refused.
+        counts: What is counted of all of them.
     """
 
     def __init__(self, answering: Pool, explaining: Pool | None, token: str | None) -> None:
         self.answering, self.explaining, self.token = answering, explaining, token
         self.draining, self.held, self.taken, self.requests = False, 0, 0, 0
-        self.statuses, self.seconds = Counter[tuple[str, int]](), dict[str, list[float]]()
+        self.counts = RequestCounts()
 
     @property
     def pools(self) -> list[Pool]:
@@ -106,19 +78,29 @@ class Service:
         """What a model answers; whether it can be explained is known when a process has loaded it."""
         return [route for pool in self.pools for route in pool.models.get(name, {}).get("routes", ())]
 
-    def pool_of(self, route: str, name: str | None) -> tuple[Pool, str]:
-        """The pool that answers, and the name of the model.
+    def named(self, name: str | None) -> str:
+        """The model of that name, or the only one.
 
         Raises:
-            Refusal: There is no such model, it has no such route, or nothing is taken now.
+            Refusal: There is no such model, or nothing is taken now.
         """
         if self.draining:
             raise Refusal(503, "the server is stopping, and takes no more requests", "the same in a minute", 60)
-        names, pool = list(self.answering.load["models"]), self.answering
-        if name is None and len(names) > 1:
-            raise Refusal(422, f"there are several models: {', '.join(names)}", f"?model={names[0]}")
+        names = list(self.answering.load["models"])
+        if not name and len(names) > 1:
+            raise Refusal(422, f"there are several models: {', '.join(names)}", f"?model={quote(names[0])}")
         if (name := name or names[0]) not in names:
-            raise Refusal(404, f"there is no model of that name; there is {', '.join(names)}", f"?model={names[0]}")
+            there = f"there is no model '{name[:50]}'; there is {', '.join(names)}"
+            raise Refusal(404, there, f"?model={quote(names[0])}")
+        return name
+
+    def pool_of(self, route: str, name: str) -> Pool:
+        """The pool that answers by a model.
+
+        Raises:
+            Refusal: The model has no such route, or nothing is taken now.
+        """
+        pool = self.answering
         if route == "explain" and self.explaining is not None and name in self.explaining.load["models"]:
             pool = self.explaining
         if not pool.models:
@@ -128,7 +110,7 @@ class Service:
             raise Refusal(404, f"the model {name} has no /{route}", f"what it has: {there}")
         if pool.full:
             raise pool.refusal()
-        return pool, name
+        return pool
 
     async def body_of(self, request: Request) -> bytes:
         """The body of a request, as long as it may be.
@@ -156,7 +138,8 @@ class Service:
 
     async def answer(self, route: str, request: Request, query: Asked) -> Response:
         """What a process answers to a request; one whose client has gone is dropped."""
-        pool, name = self.pool_of(route, query.model)
+        name = request.scope["model"] = self.named(query.model)
+        pool = self.pool_of(route, name)
         self.taken += 1
         try:
             body, asked = await self.body_of(request), query.model_dump(exclude={"model"})
@@ -176,34 +159,6 @@ class Service:
         request.scope["images"] = about["images"]
         return Response(content, about["status"], media_type="application/json")
 
-    def count(self, route: str, status: int, seconds: float) -> None:
-        """Take note of a request that is answered."""
-        self.statuses[route, status] += 1
-        if status == 200:
-            row = self.seconds.get(route, [0.0] * (len(BUCKETS) + 2))
-            row[:] = [n + (seconds <= limit) for n, limit in zip(row, BUCKETS, strict=False)] + [
-                row[-2] + 1,
-                row[-1] + seconds,
-            ]
-
-    def metrics(self) -> str:
-        """All counts, as Prometheus reads them."""
-        lines = ["# TYPE vitrail_requests_total counter"]
-        for (route, status), count in sorted(self.statuses.items()):
-            lines.append(f'vitrail_requests_total{{route="{route}",status="{status}"}} {count}')
-        lines.append("# TYPE vitrail_request_seconds histogram")
-        name = "vitrail_request_seconds"
-        for route, (*counts, count, total) in self.seconds.items():
-            limits = zip((*BUCKETS, "+Inf"), (*counts, count), strict=True)
-            lines += [f'{name}_bucket{{route="{route}",le="{limit}"}} {n:g}' for limit, n in limits]
-            lines += [f'{name}_sum{{route="{route}"}} {total:.9g}', f'{name}_count{{route="{route}"}} {count:g}']
-        lines += [f"# TYPE vitrail_{name} gauge" for name in ("queue_length", "workers", "worker_restarts")]
-        for pool in self.pools:
-            which = f'{{pool="{"explaining" if pool is self.explaining else "answering"}"}}'
-            lines += [f"vitrail_queue_length{which} {len(pool.jobs)}", f"vitrail_workers{which} {len(pool.workers)}"]
-            lines.append(f"vitrail_worker_restarts{which} {pool.restarts}")
-        return "\n".join([*lines, ""])
-
 
 async def _gone(request: Request) -> None:
     """Returns when the client has gone."""
@@ -219,7 +174,15 @@ def refused(refusal: Refusal) -> JSONResponse:
 
 def application(service: Service) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     """The routes, behind what holds for all of them."""
-    app = FastAPI(title="vitrail", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="vitrail",
+        version=version("vitrail"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={500: REFUSALS[500], **({} if service.token else {421: REFUSALS[421]})},
+    )
+    secured = [Depends(HTTPBearer(auto_error=False))] if service.token else []  # which is for OpenAPI alone
 
     @app.exception_handler(Refusal)
     async def on_refusal(request: Request, error: Refusal) -> Response:
@@ -227,13 +190,19 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
 
     @app.exception_handler(RequestValidationError)
     async def on_query(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return refused(Refusal(422, f"?{str(first['loc'][-1])[:50]}: {first['msg']}", "what /openapi.json names"))
+        return refused(query_refusal(request.scope["path"].rpartition("/")[2], error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
+        path = request.scope["path"]
+        if error.status_code == 405:
+            method = (error.headers or {})["Allow"]
+            found = refused(Refusal(405, f"{path} takes {method}, got {request.method}", f"{method} {path}"))
+            found.headers["Allow"] = "GET, HEAD" if method == "GET" else method
+            return found
         ways = ", ".join(f"POST /{each}" for each in ROUTES)
-        return refused(Refusal(error.status_code, str(error.detail), f"{ways}, or GET /openapi.json"))
+        hint = path.rstrip("/") if path.rstrip("/") in LOGGED else f"{ways}, or GET /openapi.json"
+        return refused(Refusal(error.status_code, f"there is nothing at {path[:100]}", hint))
 
     @app.exception_handler(ClientDisconnect)
     async def on_gone(request: Request, error: ClientDisconnect) -> Response:
@@ -250,14 +219,13 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
         return handle
 
     for route, kind in ROUTES.items():
-        own = {200: {"content": {"application/json": {"example": TEXTS["routes"][route]["example"]}}}}
-        error = {"application/json": {"example": TEXTS["error"]}}
-        others = {status: {"description": words, "content": error} for status, words in TEXTS["errors"].items()}
+        texts = TEXTS["routes"][route]
         app.post(
             f"/{route}",
-            summary=TEXTS["routes"][route]["summary"],
+            summary=texts["summary"],
             openapi_extra={"requestBody": TEXTS["requestBody"]},
-            responses=own | others,
+            responses=shown_as_json({200: texts}) | REFUSALS,
+            dependencies=secured,
             name=route,
         )(posted(route, kind))
 
@@ -272,7 +240,9 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
     async def health() -> dict[str, str]:
         return {"status": "alive"}
 
-    @app.get("/ready", summary="Whether it takes requests, and by which models")
+    ready_texts = shown_as_json({200: TEXTS["ready"], 503: TEXTS["loading"]})
+
+    @app.get("/ready", summary="Whether it takes requests, and by which models", responses=ready_texts)
     async def ready() -> Response:
         models = [
             {
@@ -287,9 +257,17 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
         headers = {} if service.ready else {"Retry-After": "2"}
         return JSONResponse({"status": status, "models": models}, 200 if service.ready else 503, headers)
 
-    @app.get("/metrics", summary="What Prometheus reads")
+    @app.get(
+        "/metrics",
+        summary="RequestCounts for Prometheus",
+        dependencies=secured,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: REFUSALS[401]},
+        response_class=Response,
+    )
     async def metrics() -> Response:
-        return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4")
+        pools = {"explaining" if pool is service.explaining else "answering": pool for pool in service.pools}
+        versions = {name: one["version"] for name, one in service.answering.models.items()}
+        return PlainTextResponse(service.counts.text(pools, versions), media_type="text/plain; version=0.0.4")
 
     async def gate(scope: Message, receive: Receive, send: Send) -> None:
         await _Passage(service, scope, receive, send).through(app)
@@ -301,7 +279,9 @@ class _Passage:
     """One request on its way: the token, an end to how many there are, refusals that arrive, counts and the log."""
 
     def __init__(self, service: Service, scope: Message, receive: Receive, send: Send) -> None:
-        self.service, self.scope, self._receive, self._send = service, scope, receive, send
+        self.service, self._receive, self._send = service, receive, send
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # of which the protocol leaves out the body
+        self.scope = {**scope, "method": method}
         self.headers = dict[bytes, bytes](scope["headers"])
         self.begun, self.whole, self.taken, self.status = False, False, 0, GONE
 
@@ -316,7 +296,7 @@ class _Passage:
         finally:
             service.requests -= 1
             seconds, route = time.monotonic() - began, path if path in LOGGED else "other"
-            service.count(route, self.status, seconds)
+            service.counts.add(self.scope.get("model", ""), route, self.status, seconds)
             if path not in PROBES:
                 images = " ".join(self.scope.get("images", ()))
                 print(
@@ -326,21 +306,44 @@ class _Passage:
 
     def refusal(self) -> Response | None:
         """What is refused of any route."""
-        service = self.service
-        if service.requests > MOST_REQUESTS:
+        service, path = self.service, self.scope["path"]
+        if service.requests > MOST_REQUESTS and path not in ("/", *PROBES):
             return refused(service.answering.refusal())
         given = re.sub(rb"(?i)^bearer +", b"", self.headers.get(b"authorization", b""))
         wanted = (service.token or "").encode()
-        if wanted and self.scope["path"] not in OPEN and not secrets.compare_digest(given, wanted):
+        if not (wanted or self.is_local()):
+            problem = "the Host of the request is not this machine, and no token is asked for"
+            return refused(Refusal(421, problem, "-H 'Host: localhost', or a server with --token-file FILE"))
+        if wanted and path not in OPEN and not secrets.compare_digest(given, wanted):
             found = refused(Refusal(401, "the server asks for a token", "-H 'Authorization: Bearer TOKEN'"))
             found.headers["WWW-Authenticate"] = "Bearer"
             return found
         return None
 
+    def is_local(self) -> bool:
+        """Whether a request over loopback names this machine: a page whose name leads here by a trick names itself."""
+        with suppress(TypeError, ValueError, KeyError):  # no address, or no Host
+            address, host = self.scope["server"][0], self.headers[b"host"].decode("latin-1").lower()
+            name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".")
+            local = {*LOCAL, address, socket.gethostname().lower()}
+            return not ipaddress.ip_address(address).is_loopback or name in local
+        return True
+
+    @property
+    def broken(self) -> bool:
+        """Whether the body has an end that is none, which `Patient` says."""
+        return "broken" in self.scope.get("state", ())  # pyrefly: ignore
+
     async def receive(self) -> Message:
-        """The next part of the body, which is counted."""
+        """The next part of the body, which is counted.
+
+        Raises:
+            Refusal: It is broken.
+        """
         self.begun = True
         message = await self._receive()
+        if self.broken:
+            raise Refusal(400, "the body ends before it is whole, or its chunks are none", "curl -F image=@photo.jpg")
         self.taken += len(message.get("body", b""))
         self.whole = self.whole or not message.get("more_body")
         return message
@@ -357,9 +360,9 @@ class _Passage:
     async def throw_away(self) -> None:
         """Read the rest of a body: who is refused while sending it would see a broken connection, and no reason."""
         asks = self.headers.get(b"expect", b"").lower() == b"100-continue" and not self.begun  # and has sent none
-        if asks or self.status == 408 or int(self.headers.get(b"content-length", b"0")) > MOST_THROWN:
+        if asks or self.broken or self.status == 408 or int(self.headers.get(b"content-length", b"0")) > MOST_THROWN:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(BODY_SECONDS):
+        with suppress(TimeoutError, Refusal):
+            async with asyncio.timeout(THROWN_SECONDS):
                 while not self.whole and self.taken < MOST_THROWN:
                     await self.receive()

@@ -23,20 +23,44 @@ from vitrail.errors import RunError, VitrailError
 from vitrail.options import ServeOptions
 
 HEADER_SECONDS = 10.0  # in which the headers of a request have come
+SEND_SECONDS = 30.0  # in which a client has taken what is sent
 ENDING = 10  # seconds for answers on their way, when all are given
 LOOKED = 2.0  # seconds between two looks at watched files
 
 
 class Patient(H11Protocol):
-    """HTTP whose headers have to come in time, and whose errors have the one form."""
+    """HTTP whose headers have to come and whose answers to be taken in time, and whose errors have the one form."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore[bad-override]
         """Look from time to time whether headers are still coming."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # any rest counts
         self._look(self)
 
+    def pause_writing(self) -> None:
+        """Something waits to be taken."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """All is taken."""
+        super().resume_writing()
+        self._stuck.cancel()
+
+    def eof_received(self) -> bool:  # pyrefly: ignore[bad-override]
+        """Who ends in the midst of a request is told so; who has sent it whole has gone."""
+        begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] != b""
+        cut = begun or self.conn.their_state is h11.SEND_BODY
+        if cut:
+            self.send_400_response("")
+        return cut
+
     def send_400_response(self, msg: str) -> None:
-        """That a request is none of HTTP."""
+        """That a request is none of HTTP; of a broken body the application says so."""
+        if self.conn.our_state is h11.SEND_RESPONSE:
+            self.scope["state"]["broken"] = True
+            self.cycle.message_event.set()
+            return
         self._refuse(Refusal(400, "the request is no HTTP", "curl -F image=@photo.jpg"))
 
     def _look(self, before: object) -> None:
