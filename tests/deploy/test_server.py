@@ -192,8 +192,16 @@ def test_the_page_shows_what_the_server_answers(server: Server, tmp_path: Path) 
         browser.drop(tmp_path / "empty.jpg")
         browser.await_true("failed.textContent")
         refused = server.ask(f"/predict{EXPORT}", *form(("empty.jpg", b""))).json
-        assert all(words in browser.ask("failed.textContent") for words in refused.values())
+        assert refused["error"] in browser.ask("failed.textContent")
         assert browser.ask("answer.hidden && document.querySelectorAll('img[src=x]').length === 0")
+        said = list[object]()
+        answer = json.dumps({"error": "-", "try": "-", "models": []})
+        browser.ask(f"fetch = async () => new Response('{answer}', {{ status: 401 }})")
+        for token in ("", "wrong"):  # what is missing, and what is wrong, are told apart
+            browser.ask(f"token.value = '{token}'; failed.replaceChildren(); form.requestSubmit()")
+            browser.await_true("failed.textContent && document.activeElement === token && !key.hidden")
+            said.append(browser.ask("failed.textContent"))
+        assert said[0] != said[1]
     finally:
         browser.close()
 

@@ -25,8 +25,12 @@
     if (half > 0) return clean(grouped(value, Math.min(20, Math.max(0, 1 - Math.floor(Math.log10(half))))));
     return clean(Number.isInteger(value) ? grouped(value, 0) : Number(value.toPrecision(4)));
   };
-  const say = (words) => { by("said").textContent = words; };
+  const say = (words, busy = false) => {
+    by("said").textContent = words;
+    by("busy").hidden = !busy;
+  };
   const COVERAGE = 0.9; // how often a set holds the true class
+  const PALE = ["cannot tell", "no better than random"]; // verdicts that support no map
   let [file, given, asking] = [null, 1, new AbortController()];
 
   /* What a part of the map does to what is explained: of one part, of several, and of those on the other side. */
@@ -54,9 +58,9 @@
     if (reply.ok) return answer;
     const seconds = Number(reply.headers.get("Retry-After"));
     if (reply.status !== 503 || !again) throw new Failed(answer, reply.status);
-    say(`The server is busy: ${answer.error}. It is asked again in ${seconds} s.`);
+    say(`The server is busy with others (${answer.error}). It is asked again in ${seconds} s; there is nothing to do.`, true);
     await wait(seconds, signal);
-    say("Asked again.");
+    say("The server is asked again.", true);
     return ask(route, query, signal, false);
   };
 
@@ -80,13 +84,14 @@
   const row = (name, figure, fraction) => make("tr", {},
     make("th", { scope: "row" }, name, ...(fraction === undefined ? [] : [bar(fraction)])), make("td", { className: "figure" }, figure));
 
-  /* A prediction of any task: what stands behind `Prediction:`, whether it is sure, the rows below, and notes. */
+  /* A prediction of any task: what stands behind `The model answers`, whether it is sure, the rows below, and notes. */
   const read = (found) => {
     const ends = found.intervals || {};
     const notes = [...(found.notes || []), ...(found.about_probabilities ? [found.about_probabilities] : [])];
     if (found.set) {
       const named = found.set.map((name) => `“${name}”`).join(", ");
-      notes.unshift(`Set: ${named}. ${sure(COVERAGE)} of such sets hold the true class, for images like those of the calibration.`);
+      const all = found.set.length === 1 ? "this answer alone is likely enough" : "it could be any of these";
+      notes.unshift(`${named}: ${all}. Of 10 such lists about ${10 * COVERAGE} hold the right answer, for images like those that the model was tested on.`);
     }
     if (found.values) {
       const rows = Object.entries(found.values).map(([name, value]) => {
@@ -108,12 +113,18 @@
   const fail = (error) => {
     if (error.name === "AbortError") return;
     say("");
-    const problem = error instanceof Failed ? error.message : "the server does not answer";
-    const hint = error instanceof Failed ? error.hint : "whether it still runs";
-    by("failed").replaceChildren(make("p", { className: "no-signal" }, make("strong", {}, problem), ` Try: ${hint}`));
+    const whoever = "Whoever runs this server knows it; type it above, and press Send.";
+    const [problem, hint] = {
+      undefined: ["The server does not answer.", "Ask whoever runs it whether it still runs, and whether your network does."],
+      401: [by("token").value ? "This token is wrong." : "This server asks for a token, which is like a password.", whoever],
+      413: [`This image is too large: ${error.message}.`, "Try a smaller copy of it."],
+      415: [`This is no image: ${error.message}.`, "Try another file, such as a photograph in JPEG or PNG."],
+      422: [`This cannot be used: ${error.message}.`, "Try another image, such as a photograph in JPEG or PNG."],
+    }[error.status] || [`${error.message}.`, `Try: ${error.hint}`];
+    by("failed").replaceChildren(make("p", { className: "no-signal" }, make("strong", {}, problem), ` ${hint}`));
     if (error.status !== 401) return;
     by("key").hidden = false;
-    by("token").focus();
+    by("token").select();
   };
   const begin = () => {
     asking.abort();
@@ -127,29 +138,29 @@
   const predict = async () => {
     const signal = begin();
     by("answer").hidden = true;
-    say(`${file.name} is sent.`);
+    say(`${file.name} is sent to the model.`, true);
     try {
       const can = await about(signal);
       const answer = await ask("predict", can.sets ? { coverage: COVERAGE } : {}, signal);
       const found = read(answer.predictions[0]);
-      const words = found.sure === undefined ? "" : ` (${sure(found.sure)})`;
+      const words = found.sure === undefined ? "" : `, ${sure(found.sure)} sure`;
       by("name").textContent = file.name;
       by("image").alt = file.name;
-      by("verdict").replaceChildren("Prediction: ", make("b", {}, found.said), `${words}.`);
+      by("verdict").replaceChildren("The model answers ", make("b", {}, found.said), `${words}.`);
       by("top").replaceChildren(...found.rows);
       if (given > 1) found.notes.unshift(`This is the first of ${given} files.`);
-      found.notes.push(`By ${answer.model}, version ${answer.version}.`);
+      found.notes.push(`From the model ${answer.model}, version ${answer.version}.`);
       by("notes").replaceChildren(...found.notes.map((note) => make("li", {}, note)));
       by("why").hidden = !can.routes.includes("explain");
       by("answer").hidden = false;
-      say(`Prediction: ${found.said}${words}.`);
+      say(`The model answers ${found.said}${words}.`);
     } catch (error) { fail(error); }
   };
 
   const showMap = (own, words) => {
     const drawn = by("map").content.cloneNode(true);
     const verdict = own.trust?.verdict;
-    const pale = ["cannot tell", "no better than random"].includes(verdict);
+    const pale = PALE.includes(verdict);
     const [agnostic, lowers] = [!own.class_specific, own.explains === "number" && own.target.startsWith("-")];
     const target = own.target.slice(Number(lowers)) + (own.contrast ? ` rather than ${own.contrast}` : "");
     const acts = ACTS[own.explains === "number" ? (lowers ? "lowers" : "raises") : own.explains] || ACTS.other;
@@ -176,15 +187,15 @@
 
   const explain = async () => {
     const signal = begin();
-    say("The map is made and tested; this takes some seconds.");
+    say("The model is asked many times about this image, with parts of it covered, to find those that count and to test them. It can take half a minute.", true);
     try {
       const [found] = (await ask("explain", { overlay: true }, signal)).images;
       const [maps, words] = [found.attributions, found.summary.join(" ")];
       const alone = maps.length === 1;
       if (!alone) by("maps").append(make("p", { className: "plain" }, words));
       maps.forEach((own) => showMap(own, alone ? words : ""));
-      const verdicts = [...new Set(maps.map((own) => own.trust?.verdict ?? "not tested"))];
-      say(`${alone ? "The map stands" : "The maps stand"} below: ${verdicts.join("; ")}.`);
+      const none = maps.every((own) => PALE.includes(own.trust?.verdict));
+      say(none ? "Done: what counted cannot be told. Why stands below." : "Done: what counted stands below, and how far to trust that.");
       by("maps").focus();
     } catch (error) {
       by("why").hidden = false;
