@@ -33,7 +33,7 @@ from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import Structure, without_data
 from vitrail.data.images import NamedImage, open_image
 from vitrail.deploy.server import bodies
-from vitrail.deploy.server.names import named_models
+from vitrail.deploy.server.names import named_models, read_token
 from vitrail.deploy.server.pool import Refusal
 
 PHOTOS, EXPORT = "?model=photos", "?model=model"
@@ -505,6 +505,9 @@ def test_what_cannot_be_served_is_refused_before_it_starts(tmp_path: Path, monke
         monkeypatch.setenv("VITRAIL_TOKEN", text)
         answer = call("serve", model, "--host", "0.0.0.0")
         assert (answer.code, "VITRAIL_TOKEN" in answer.problem) == (2, True)
+    monkeypatch.setenv("VITRAIL_TOKEN", "abc123\n")  # as a secret made of a file has it
+    token.write_bytes(b"abc123\r\n")
+    assert (read_token(), read_token(token)) == ("abc123", "abc123")
     monkeypatch.delenv("VITRAIL_TOKEN")
     assert call("serve", model, "--threads", "100000").code == 2
     for words in ("--port 8150", "--workers 2", "--host 0.0.0.0", f"--out {tmp_path / 'x'}"):
