@@ -259,7 +259,7 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
 
     @app.get(
         "/metrics",
-        summary="RequestCounts for Prometheus",
+        summary="Counts for Prometheus",
         dependencies=secured,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: REFUSALS[401]},
         response_class=Response,

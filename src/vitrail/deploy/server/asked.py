@@ -28,9 +28,13 @@ class Asked(BaseModel, extra="forbid"):
 class AskedPredict(Asked):
     """The same of predictions."""
 
-    top: int | None = Field(None, ge=1, description="How many classes are named, from 1.", examples=[5])
+    top: int | None = Field(None, ge=1, description="How many classes are named, a whole number from 1.", examples=[5])
     coverage: float | None = Field(
-        None, gt=0, lt=1, description="How often the set holds the true class, between 0 and 1.", examples=[0.9]
+        None,
+        gt=0,
+        lt=1,
+        description="How often the set holds the true class, a number between 0 and 1.",
+        examples=[0.9],
     )
 
 
@@ -51,7 +55,7 @@ class AskedExplain(Asked):
 class AskedSimilar(Asked):
     """The same of similar images."""
 
-    neighbours: int = Field(5, ge=1, le=100, description="How many, from 1 to 100.", examples=[5])
+    neighbours: int = Field(5, ge=1, le=100, description="How many, a whole number from 1 to 100.", examples=[5])
 
 
 ROUTES = {"predict": AskedPredict, "explain": AskedExplain, "embed": Asked, "similar": AskedSimilar}
