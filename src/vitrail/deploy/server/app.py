@@ -292,17 +292,14 @@ class _Passage:
         try:
             await (self.refusal() or app)(self.scope, self.receive, self.send)
         except Exception as error:
-            print(f"vitrail: a request failed unexpectedly: {type(error).__name__}: {error}", file=sys.stderr)
+            log(f"a request failed unexpectedly: {type(error).__name__}: {error}")
         finally:
             service.requests -= 1
             seconds, route = time.monotonic() - began, path if path in LOGGED else "other"
             service.counts.add(self.scope.get("model", ""), route, self.status, seconds)
             if path not in PROBES:
                 images = " ".join(self.scope.get("images", ()))
-                print(
-                    f"{time.strftime('%H:%M:%S')} {route} {self.status} {1000 * seconds:.0f} ms {images}",
-                    file=sys.stderr,
-                )
+                log(f"{route} {self.status} {1000 * seconds:.0f} ms {images}")
 
     def refusal(self) -> Response | None:
         """What is refused of any route."""
@@ -366,3 +363,9 @@ class _Passage:
             async with asyncio.timeout(THROWN_SECONDS):
                 while not self.whole and self.taken < MOST_THROWN:
                     await self.receive()
+
+
+def log(words: str) -> None:
+    """Print a line with the time; a disk that is full, or nobody who reads, is no reason to fail."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), words, file=sys.stderr)

@@ -160,7 +160,8 @@ class Serving:
         for name, one in first.models.items():
             for note in one["notes"]:
                 self.say(f"{name}: {note}")
-        place = "{}:{}".format(*self.listener.getsockname()[:2])
+        host, port = self.listener.getsockname()[:2]
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         words = ", ".join(f"{name} ({one['version']})" for name, one in first.models.items())
         self.say(
             f"ready: http://{place} answers by {words}; an image takes {1000 * first.seconds:.0f} ms, and about "
