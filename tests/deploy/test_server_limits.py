@@ -353,7 +353,9 @@ def test_the_page_asks_for_a_token_and_waits_where_the_server_is_busy(
             assert here.pool.asked == []
             here.pool.bound = 4
             browser.await_true("!answer.hidden")
-            assert browser.ask("verdict.textContent") == f"Prediction: {label} (over 99.9\u00a0%)."
+            said = browser.ask("verdict.textContent").replace("\u00a0", " ")
+            assert label in said
+            assert "over 99.9 %" in said
             assert len(here.pool.asked) == 1
             values = {"weight": 12.345678, "age": -3.27, "a b": 1234.56, "n": 51234.0, "price": 12345.6}
             ends = {"weight": (10.1, 14.7), "age": (-4.0, -0.01), "price": (9990.0, 15500.0)}
@@ -361,15 +363,15 @@ def test_the_page_asks_for_a_token_and_waits_where_the_server_is_busy(
             found["predictions"] = [told.to_dict()]
             browser.press("Enter")
             browser.await_true("verdict.textContent.includes('weight')")
-            assert browser.ask("verdict.textContent").replace("\u00a0", " ") == f"Prediction: {told.sentence()}."
+            assert browser.ask("verdict.textContent").replace("\u00a0", " ").count(told.sentence()) == 1
             for fraction in (0.0, 0.0004, 0.0052, 0.51, 0.9, 0.994, 0.9996, 1.0):
                 label = f"c{fraction}"
                 found["predictions"] = [{"label": label, "probability": fraction, "top": [[label, fraction]]}]
                 browser.press("Enter")
                 browser.await_true(f"verdict.textContent.includes('{label}')")
-                both = browser.ask("verdict.textContent + document.querySelector('.figure').textContent")
-                wanted = f"Prediction: {label} ({percent_in_words(fraction)}).{percent(fraction)}"
-                assert both.replace("\u00a0", " ") == wanted.replace("\u00a0", " ")
+                both = browser.ask("[verdict, document.querySelector('.figure')].map((one) => one.textContent)")
+                for words, shown in zip((percent_in_words(fraction), percent(fraction)), both, strict=True):
+                    assert words.replace("\u00a0", " ") in shown.replace("\u00a0", " ")
             here.pool.bound = 0  # and stays so
             browser.ask("const later = setTimeout; window.setTimeout = (act, wait) => later(act, wait / 20)")
             browser.press("Enter")

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import signal
 import socket
+import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -40,12 +41,18 @@ class Patient(H11Protocol):
     def pause_writing(self) -> None:
         """Something waits to be taken."""
         super().pause_writing()
-        self._stuck = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+        self._stuck = self.loop.call_later(SEND_SECONDS, self._drop)
 
     def resume_writing(self) -> None:
         """All is taken."""
         super().resume_writing()
         self._stuck.cancel()
+
+    def _drop(self) -> None:
+        """End the connection, and throw away what the system still holds of answers."""
+        held = self.transport.get_extra_info("socket")
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def eof_received(self) -> bool:  # pyrefly: ignore[bad-override]
         """Who ends in the midst of a request is told so; who has sent it whole has gone."""
