@@ -265,12 +265,14 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     """Every module in eval mode for the time, and then in the mode it had."""
     check_kinds(network=(network, nn.Module))
     modes = [(module, module.training) for module in network.modules()]
-    network.eval()
+    if any(training for _, training in modes):  # torch's way is 2 % of the time of a ViT-Ti and an image
+        network.eval()
     try:
         yield
     finally:
         for module, training in modes:
-            module.training = training
+            if module.training is not training:
+                module.training = training
 
 
 def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
