@@ -23,7 +23,8 @@ FEW_NAMES = 10  # that a message lists
 DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
 NAMES = "tiny", "small", "base", "large", "huge", "giant"  # of the sizes of networks, in papers and other libraries
 SHELL = re.compile(  # a line for a shell: it begins with the name of a program, or sets a variable
-    r"(chmod|curl|df|export|git|hf|ls|mkdir|openssl|pip|python|ray|sha256sum|tar|torchrun|ulimit|unzip|vitrail)[ ,]"
+    r"(base64|chmod|curl|df|export|git|hf|ls|mkdir|openssl|pip|python|ray|sha256sum|tar|torchrun|ulimit|unzip"
+    r"|vitrail)[ ,]"
     r"|[A-Z]+(_[A-Z]+)*="
 )
 

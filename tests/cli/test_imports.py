@@ -54,7 +54,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # how many modules of the library a verb loads at most, and which it has no use for; predict loads 4 of weights,
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
-    "predict": (50, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
+    "predict": (51, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
     "explain": (111, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
     "evaluate": (83, ("training", "explain", "features", *RAY)),
 }

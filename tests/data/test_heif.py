@@ -74,7 +74,7 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with must_raise(DataError, named="pillow-heif") as caught:
         open_image(tmp_path / "photos" / "a" / "1.heic")
-    assert str(caught.value.hint) == 'pip install "vitrail[heif]"'
+    assert caught.value.hint.text == 'pip install "vitrail[heif]"'
     refused = call("train", tmp_path / "photos", "--out", tmp_path / "run")
     assert refused.code == DATA
     assert refused.err.splitlines()[-1].endswith('pip install "vitrail[heif]"')

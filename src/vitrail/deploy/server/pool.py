@@ -338,7 +338,7 @@ class Pool:
                 if self.models and worker.models != self.models:
                     worker.end()
                     self.changed()
-                    raise RunError("the models were written anew", "")
+                    raise RunError("the models were written anew", "the same in a minute")
                 self.add(worker)
             except VitrailError as error:
                 self.warn(f"{error.problem}; the next attempt is in {pause:g} s")
