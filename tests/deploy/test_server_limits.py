@@ -14,14 +14,16 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs
 
 import jsonschema
 import pytest
 import uvicorn
 
 from tests.pages.browser import CHROMIUM, Browser
-from vitrail.deploy.server import app, listening as http, names
+from vitrail.deploy.server import app, listening as http, names, worker
 from vitrail.deploy.server.pool import Forker, Pool
+from vitrail.errors import Hint
 from vitrail.tasks.regression import NumberPrediction
 from vitrail.text import percent, percent_in_words
 
@@ -429,3 +431,9 @@ def test_names_of_models(tmp_path: Any) -> None:
     words = [str(tmp_path / "latest"), str(tmp_path / "bees.onnx"), "timm:vit_tiny", f"x={run}", "hf:google/vit@main"]
     assert [*names.named_models(words)] == ["digits", "bees", "vit_tiny", "x", "vit@main"]
     assert [*names.named_models([str(run / "model")])] == ["digits"]
+
+
+def test_what_is_suggested_can_stand_behind_a_question_mark() -> None:
+    hint = worker._words(Hint({"target": "golden retriever & co", "method": "rise"}))
+    assert parse_qs(hint.removeprefix("?")) == {"target": ["golden retriever & co"], "method": ["rise"]}
+    assert " " not in hint

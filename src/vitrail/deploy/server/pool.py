@@ -255,11 +255,6 @@ class Pool:
         """Whether no more can wait."""
         return len(self.jobs) >= self.bound
 
-    @property
-    def busy(self) -> bool:
-        """Whether something is answered, or waits for it."""
-        return bool(self.jobs) or any(worker.job for worker in self.workers)
-
     def refusal(self) -> Refusal:
         """That too many wait, and when to ask again."""
         wait = math.ceil((len(self.jobs) + 1) * self.seconds / max(1, len(self.workers)))

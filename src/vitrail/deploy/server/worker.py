@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, BinaryIO
+from urllib.parse import urlencode
 
 import numpy as np
 from PIL import Image
@@ -108,17 +109,13 @@ def answer(models: Mapping[str, Served], header: Mapping[str, Any], body: bytes)
         status, problem, hint = 413, "no memory is left for these images", "smaller images, or fewer"
     except Exception:
         traceback.print_exc()
-        status, problem, hint = (
-            500,
-            "this request failed unexpectedly",
-            "the log of the server says more",
-        )
+        status, problem, hint = 500, "this request failed unexpectedly", "the log of the server says more"
     return {"status": status, "images": hashes}, {"error": problem, "try": hint}
 
 
 def _words(hint: Hint) -> str:
     """A hint as a client reads it: what was an option is a word of the query."""
-    query = "?" + "&".join(f"{name}={value}" for name, value in hint.flags.items()) if hint.flags else ""
+    query = f"?{urlencode(hint.flags)}" if hint.flags else ""
     without = f"the same without {' and '.join(hint.drop)}" if hint.drop else ""
     return query or without or hint.text or "another image"
 
