@@ -23,7 +23,7 @@ import uvicorn
 from tests.pages.browser import CHROMIUM, Browser
 from vitrail.deploy.server import app, listening as http, names, worker
 from vitrail.deploy.server.pool import Forker, Pool
-from vitrail.errors import Hint
+from vitrail.errors import Hint, UsageError
 from vitrail.tasks.regression import NumberPrediction
 from vitrail.text import percent, percent_in_words
 
@@ -430,7 +430,15 @@ def test_names_of_models(tmp_path: Any) -> None:
     (tmp_path / "bees.onnx").touch()
     words = [str(tmp_path / "latest"), str(tmp_path / "bees.onnx"), "timm:vit_tiny", f"x={run}", "hf:google/vit@main"]
     assert [*names.named_models(words)] == ["digits", "bees", "vit_tiny", "x", "vit@main"]
-    assert [*names.named_models([str(run / "model")])] == ["digits"]
+    weights, export = run / "model" / "model.safetensors", run / "export" / "model.onnx"
+    export.parent.mkdir()
+    for file in (weights, export):
+        file.touch()
+    for one in (run / "model", weights, export, tmp_path / "latest" / "model" / "model.safetensors"):
+        assert [*names.named_models([str(one)])] == ["digits"]
+        with pytest.raises(UsageError) as told:
+            names.named_models([str(one), str(run)])
+        assert told.value.hint.flags["models"][1] == f"digits-2={run}"
 
 
 def test_what_is_suggested_can_stand_behind_a_question_mark() -> None:

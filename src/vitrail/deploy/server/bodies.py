@@ -8,7 +8,6 @@ The headers of all images are read before the first is decoded. Names are those 
 nothing but words in an answer.
 """
 
-import asyncio
 import base64
 import binascii
 import io
@@ -44,7 +43,7 @@ def decode_body(kind: str, body: bytes, most: int = MOST_IMAGES) -> list[NamedIm
     """
     media = kind.partition(";")[0].strip().lower()
     if media == "multipart/form-data":
-        parts = asyncio.run(_files(kind, body, most))
+        parts = _of_form(kind, body, most)
     elif media == "application/json":
         parts = _of_json(body)
     elif media.startswith("image/") or media == "application/octet-stream":
@@ -76,8 +75,8 @@ def _pixels(name: str, content: bytes) -> int:
     return 0
 
 
-async def _files(kind: str, body: bytes, most: int) -> list[tuple[str, bytes]]:
-    """The files of a form; nothing is written to a disk."""
+def _of_form(kind: str, body: bytes, most: int) -> list[tuple[str, bytes]]:
+    """The files of a form; nothing is written to a disk, so nothing waits: an event loop would take 1.6 ms."""
 
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
@@ -85,13 +84,15 @@ async def _files(kind: str, body: bytes, most: int) -> list[tuple[str, bytes]]:
     parser = MultiPartParser(Headers({"content-type": kind}), stream(), max_files=most, max_fields=0)
     parser.spool_max_size = len(body) + 1
     try:
-        form = await parser.parse()
+        parser.parse().send(None)
+    except StopIteration as parsed:
+        files = [each for _, each in parsed.value.multi_items() if isinstance(each, UploadFile)]
+        return [(each.filename or "", each.file.read()) for each in files]
     except MultiPartException as error:
         if "many fields" in error.message:
             raise Refusal(422, "a field of the form has no file", CURL) from error
         raise Refusal(422 if "many" in error.message else 400, f"the form: {error.message}", CURL) from error
-    files = [each for _, each in form.multi_items() if isinstance(each, UploadFile)]
-    return [(each.filename or "", each.file.read()) for each in files]
+    raise AssertionError("a form was waited for")
 
 
 def _of_json(body: bytes) -> list[tuple[str, bytes]]:

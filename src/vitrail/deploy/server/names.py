@@ -9,13 +9,14 @@ from pathlib import Path
 
 from vitrail.errors import Hint, UsageError
 
+EVERY = "model", "export"  # what files and folders of every run are called
 DIGITS = 12  # of the hash of all weights
 TOKEN, NEW = "VITRAIL_TOKEN", "openssl rand -hex 32"  # of the environment; what prints a new one
 OTHERS = 0o077  # of a file's mode: what others may do with it
 
 
 def named_models(words: Sequence[str]) -> dict[str, str]:
-    """Paths of models by the names that they have here: PATH is called by its last part, NAME=PATH as it says.
+    """Paths of models by the names that they have here: PATH is called by its last part, but for those of EVERY run, NAME=PATH as it says.
 
     Raises:
         UsageError: Two have one name.
@@ -24,9 +25,10 @@ def named_models(words: Sequence[str]) -> dict[str, str]:
     for place, word in enumerate(words):
         name, equals, path = word.partition("=")
         if not equals or Path(word).exists():
-            file = Path(word).expanduser().resolve() if Path(word).expanduser().exists() else Path(word)
-            file = file.parent if file.is_dir() and file.name == "model" else file
-            name, path = file.name if file.is_dir() else re.split(r"[/:]", word)[-1].removesuffix(file.suffix), word
+            last = Path(word).expanduser()
+            while last.exists() and (last := last.resolve() if last.is_dir() else last.absolute()).stem in EVERY:
+                last = last.parent
+            name, path = last.name if last.is_dir() else re.split(r"[/:]", word)[-1].removesuffix(last.suffix), word
         if name in found:
             problem = f"two models are called {name}: {found[name]} and {path}"
             taken = {*found, *(each.partition("=")[0] for each in words)}
