@@ -134,6 +134,13 @@ def test_sigterm_ends_a_verb_as_ctrl_c_does() -> None:
     assert answer.problem
 
 
+def test_sigterm_ends_a_server_that_still_starts_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "export.onnx").touch()
+    before = WHILE_IT_IMPORTS.replace("NUMBER", "SIGTERM").replace('"torch"', '"h11"')
+    answer = call_outside("serve", tmp_path / "export.onnx", "--port", 0, before=before)
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
 def test_an_interruption_that_an_import_wraps_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while torch makes its classes: Python gives a RuntimeError whose cause it is."""
 

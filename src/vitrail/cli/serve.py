@@ -1,5 +1,7 @@
 """`vitrail serve MODEL`: a server on this machine; it loads no torch, which the processes do that it starts."""
 
+import os
+import signal
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +32,7 @@ def run(options: Serve, command: str) -> int:
         return _print(options, options.print, options.out, stated)
     if missing := [name for name in ("fastapi", "uvicorn", "python_multipart") if find_spec(name) is None]:
         raise UsageError(f"serve needs {', '.join(missing)} (vitrail[serve])", INSTALL)
+    signal.signal(signal.SIGTERM, lambda *given: os._exit(0))  # nothing is taken yet; see `deploy.server.listening`
     from vitrail.deploy.server.launch import serve
 
     most, token = cores(), read_token(options.token_file)

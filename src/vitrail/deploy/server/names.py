@@ -16,7 +16,7 @@ OTHERS = 0o077  # of a file's mode: what others may do with it
 
 
 def named_models(words: Sequence[str]) -> dict[str, str]:
-    """Paths of models by the names that they have here: PATH is called by its last part, but for those of EVERY run, NAME=PATH as it says.
+    """Paths of models by the names that they have here: NAME=PATH as it says, PATH by its last part but for EVERY.
 
     Raises:
         UsageError: Two have one name.

@@ -215,6 +215,8 @@ def fork(number: int, imported: str) -> None:
             channel.close()
             try:
                 work(socket.socket(fileno=handles[0]).makefile("rwb"))
+            except ConnectionError:  # nobody is there any more
+                os._exit(0)
             except BaseException:
                 traceback.print_exc()
             os._exit(1)
