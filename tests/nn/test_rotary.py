@@ -129,7 +129,8 @@ def test_every_route_closes_with_rotation_and_norms(part: str | None) -> None:
 
 def test_every_method_takes_a_rotary_network() -> None:
     """Its map is finite, and that of the twin of a smaller size is of that size."""
-    network = loud(ViT(dataclasses.replace(SMALL, rotary=Rotary(), positions="none"))).float()
+    config = dataclasses.replace(SMALL, rotary=Rotary(), positions="none", activation="silu")
+    network = loud(ViT(config, parts_of({"attention": "attended_norm", "mlp": "normed_swiglu"}))).float()
     images = torch.randn(1, 3, 24, 32, generator=torch.Generator().manual_seed(3))
     for method in map(rough, explain.METHODS.values()):
         found = method.function(network, images, 1)

@@ -5,7 +5,8 @@ A part is made by a callable in a slot of `Parts` (`blocks.py`). What explanatio
     every part     detached() -> module                   its detached form, see `twin.py`
     pooling        token_weights(tokens, prefix)          the weight of each token in the pooled vector, (b, n), rows
                                                           that sum to 1
-    attention      join(attended) -> tokens               what its heads add, linear in their outputs (b, k, n, e);
+    attention      join(attended) -> tokens               what its heads add, linear in their outputs (b, k, n, e), at
+                                                          least in its detached form;
                    record.keep_attention(...)             in its `forward`, so that its weights can be read
     any            start_weights()                        draws its initial weights; others keep those of `__init__`
 
@@ -196,7 +197,7 @@ class JoinsHeads(Protocol):
     """An attention that gives what its heads add."""
 
     def join(self, attended: Queries) -> Tokens:
-        """What is added to the tokens; affine in the output of each head."""
+        """What is added to the tokens; affine in the output of each head, at least in its detached form."""
 
 
 def attention_with(norm: str = "", key_bias: bool = True, attended_norm: bool = False) -> Callable[[Any], Attention]:

@@ -1,14 +1,16 @@
 """What heads bring from where sums to what the attention adds (T8)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.refused import must_refuse
-from vitrail.explain.inside import head_sources
-from vitrail.nn import Record, ViTConfig
+from vitrail.explain.inside import direct_attribution, head_ablation, head_sources
+from vitrail.nn import SILENT, Parts, Record, ViTConfig, attend, parts_of
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -46,6 +48,77 @@ def test_every_vector_is_weight_times_value_times_output_map(config: ViTConfig) 
                 value = record["blocks.1.values"][image, head, source]
                 vector = scale * (block.attn.proj.weight[:, head * e : head * e + e] @ (weight * value))
                 assert (sources.vectors[image, head, source] - vector).abs().max() <= 1e-12
+
+
+def test_a_norm_of_what_was_attended_is_held() -> None:
+    """Its part of each head by hand: w (u - mean u) / s of what all heads attended, mapped; the rest is one bias."""
+    config = replace(PLAIN, layer_scale=0.5)
+    network, images = (
+        make_network(config, parts=parts_of({"attention": "attended_norm"})).double(),
+        make_images(config, 3),
+    )
+    images, record, e = images.double(), Record(), config.head_width
+    logits = network(images, record)
+    direct = direct_attribution(network, images, 2)
+    assert direct.gap.abs().max() <= 1e-10
+    last = record["blocks.2.output"]
+    deviation = last.var(dim=-1, correction=0, keepdim=True).add(config.norm_eps).sqrt()[:, 0]
+    reads = network.head.weight[2] * network.norm.weight
+    assert (direct.logit - logits[:, 2]).abs().max() <= 1e-10
+    for layer, block in enumerate(network.blocks):
+        attended, norm = record[f"blocks.{layer}.attended"], block.attn.norm
+        whole = attended.transpose(1, 2).flatten(2)
+        scale = (norm.weight / whole.var(dim=-1, correction=0, keepdim=True).add(norm.eps).sqrt())[:, None]
+        map_ = block.attn.proj.weight * block.ls1.gamma[:, None]
+        bias = map_ @ norm.bias + block.attn.proj.bias * block.ls1.gamma
+
+        def part(brought: Tensor, head: int, token: int, scale: Tensor = scale, map_: Tensor = map_) -> Tensor:
+            alone = brought.new_zeros(3, 2 * e)
+            alone[:, head * e : head * e + e] = brought
+            return ((alone - alone.mean(dim=1, keepdim=True)) * scale[:, 0, token]) @ map_.T
+
+        for token in (0, 5):
+            found = head_sources(network, images, layer, token)
+            added = record[f"blocks.{layer}.attn_out"][:, token]
+            assert (found.vectors.sum(dim=(1, 2)) + found.bias - added).abs().max() <= 1e-10
+            assert (found.bias - bias).abs().max() <= 1e-10
+            for head in range(2):
+                weights, values = (record[f"blocks.{layer}.{name}"][:, head] for name in ("attention", "values"))
+                for source in range(16):
+                    vector = part(weights[:, token, source, None] * values[:, source], head, token)
+                    assert (found.vectors[:, head, source] - vector).abs().max() <= 1e-10
+        for head in range(2):
+            brought = part(attended[:, head, 0], head, 0)
+            said = ((brought - brought.mean(dim=1, keepdim=True)) / deviation) @ reads
+            assert (direct.heads[layer, head] - said).abs().max() <= 1e-10
+    assert head_ablation(network, images, background=images).change.abs().max() > 1e-3
+
+
+def test_heads_whose_parts_do_not_add_up_are_refused() -> None:
+    """An attention of one's own needs no detached form where it is linear, and is refused by name where it is not."""
+
+    class Own(nn.Module):
+        def __init__(self, curved: bool) -> None:
+            super().__init__()
+            self.proj, self.curved = nn.Linear(10, 12), curved
+
+        def forward(self, tokens: Tensor, record: Any = SILENT) -> Tensor:
+            split = tokens[..., :10].unflatten(-1, (2, 5)).transpose(1, 2)
+            record.keep_attention(split, split, split, attended := attend(split, split, split), None)
+            return self.join(attended)
+
+        def join(self, attended: Tensor) -> Tensor:
+            whole = attended.transpose(1, 2).flatten(2)
+            return self.proj(whole.tanh() if self.curved else whole)
+
+    images = make_images(PLAIN)
+    network = make_network(PLAIN, parts=Parts(attention=lambda config: Own(curved=False)))
+    found = head_sources(network, images)
+    assert (found.vectors.sum(dim=(1, 2)) + found.bias - found.output).abs().max() <= 1e-5
+    curved = make_network(PLAIN, parts=Parts(attention=lambda config: Own(curved=True)))
+    for view in (head_sources, direct_attribution):
+        with must_refuse("Own", "blocks"):
+            view(curved, images)
 
 
 def test_it_is_said_in_words() -> None:

@@ -17,7 +17,7 @@ from tests.explain.inside import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.reference import PLAIN, VARIANTS
 from vitrail.explain import inside
-from vitrail.explain.inside.heads import distances, mean_attended, output_map, token_of
+from vitrail.explain.inside.heads import distances, linear_output, mean_attended, token_of
 from vitrail.explain.inside.tokens import logit_lens, patch_filters, patch_lens, position_similarity, sinks_of
 
 REGISTERS = VARIANTS["class-5-registers"]
@@ -36,12 +36,20 @@ FAULTS = {
         guards=(partial(test_logit_lens.test_patches_are_read_each_on_its_own, REGISTERS, (12, 10)),),
     ),
     "the output map of another head": Fault(
-        output_map,
-        lambda output_map, *given: (lambda weight, bias: (weight.flip(1), bias))(*output_map(*given)),
+        linear_output,
+        lambda linear_output, *given: (lambda added, bias: (lambda heads: added(heads.flip(1)), bias))(
+            *linear_output(*given)
+        ),
         guards=(
             partial(test_direct_attribution.test_the_parts_sum_to_the_logit, PLAIN, torch.float64, 1e-10),
             partial(test_head_sources.test_the_sum_is_what_the_attention_adds, PLAIN, torch.float64, 1e-10),
         ),
+    ),
+    "a norm of what was attended that is not held": Fault(
+        linear_output,
+        lambda at_most, off, limit: True,
+        at="<=",
+        guards=(test_head_sources.test_a_norm_of_what_was_attended_is_held,),
     ),
     "a patch's row and column exchanged": Fault(
         token_of,

@@ -11,7 +11,9 @@ Head x source is a sum taken apart by head h and source j: "head 7 brought patch
 
     attention(x)_i = sum_h sum_j A[h, i, j] V[h, j] W_O[h] + b
 
-The sum is exact. The weight A alone does not show it: a head may look hard at a token whose value is nothing.
+The sum is exact. The weight A alone does not show it: a head may look hard at a token whose value is nothing. Where
+what all heads attended passes a norm before W_O, its standard deviation is held at that of the run (`nn/twin.py`): each
+head has its part of the mean that is subtracted, and the bias of the norm is in b.
 
 Head ablation ("Are sixteen heads really better than one?", Michel et al., 2019) shows what is lost. A head is taken out
 by giving its *mean* over background images in place of what it attended, token by token: then it carries nothing of
@@ -19,7 +21,7 @@ this image, and the rest of the network reads numbers of the size that it knows.
 that the network never saw, and overstate the loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +37,13 @@ from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
-from vitrail.nn.twin import wide, without_autocast
+from vitrail.nn.twin import detached, wide, without_autocast
 from vitrail.nn.vit import Images, ViT
 from vitrail.text import ShortRepr
 
 NUMBERS_AT_ONCE = 2**24  # attention weights made at a time
 AT_A_TIME = 8  # background images
+CURVED = 1e-3  # of what heads add: from there on it is not linear
 Place = int | tuple[int, int]  # a token by its number, or a patch by (row, column)
 
 
@@ -117,7 +120,7 @@ class HeadSources(ShortRepr):
 
     Attributes:
         vectors: (b, k, n, d), from each source token by each head.
-        bias: (d,), of the output map.
+        bias: (d,), of the output map, and of a norm before it.
         output: (b, d), what the attention adds to the token.
         fraction: (b, k, n), part of each vector along the output, over the output's length: sums to 1 with the bias's.
         names: What each token is, in words.
@@ -168,13 +171,14 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
     token, place = token_of(network, grid, to), f"blocks.{block}"
     names = (f"{place}.attention", f"{place}.values", f"{place}.attended")
     record = forward_pass(network, images, None, *names).record
-    attended = record[f"{place}.attended"]
-    weight, bias = output_map(network, block, attended)
+    attended = record[f"{place}.attended"][:, :, [token]]
+    added, bias = linear_output(network, block, attended)
+    weight = jacobian(lambda one: added(one)[:, 0].sum(dim=0), attended, vectorize=True)[:, :, :, 0]  # d, b, k, e
     with torch.no_grad():
-        output = wide(attention_output(network, block, attended[:, :, [token]])[:, 0])
+        output = wide(attention_output(network, block, attended)[:, 0])
         weights, values = wide(record.attention(place, None, [token])[:, :, 0]), wide(record[f"{place}.values"])
         with without_autocast(values):
-            vectors = torch.einsum("bkn,bkne,dke->bknd", weights, values, wide(weight))
+            vectors = torch.einsum("bkn,bkne,dbke->bknd", weights, values, wide(weight))
             lengths = output.square().sum(dim=1).clamp(min=torch.finfo(output.dtype).tiny)
             fraction = torch.einsum("bknd,bd->bkn", vectors, output) / lengths[:, None, None]
     tokens = token_names(network, grid)
@@ -226,33 +230,39 @@ def attention_output(network: ViT, block: int, attended: Float[Tensor, "b k n e"
     return network.get_submodule(f"blocks.{block}.ls1")(attention_at(network, block).join(attended))
 
 
-def output_map(
+def linear_output(
     network: ViT, block: int, attended: Float[Tensor, "b k n e"]
-) -> tuple[Float[Tensor, "d k e"], Float[Tensor, "d"]]:
-    """How the heads of a block write into the tokens: weight by head and constant, LayerScale included.
+) -> tuple[Callable[[Float[Tensor, "b k n e"]], Float[Tensor, "b n d"]], Float[Tensor, "d"]]:
+    """What an attention adds as a function of what its heads attended, LayerScale included, and its constant.
+
+    The function is linear in each head but for the constant: attention and scale as they are, or, where something in
+    them is not linear, in their detached form, for which its gradient at `attended` is that of each head's part.
 
     Args:
         network: Whose attention.
         block: Which.
-        attended: Of a run, for the number of heads and their size.
+        attended: Of a run.
 
     Raises:
-        UsageError: If the attention has no form for what its heads add, or their sum passes a norm.
+        UsageError: If the attention has no form for what its heads add, or is not linear and has no detached form.
     """
+    attention_at(network, block)
+    parts = {f"blocks.{block}.{name}": network.get_submodule(f"blocks.{block}.{name}") for name in ("attn", "ls1")}
+    for held in (False, True):
+        attention, scale = (detached(part, name) if held else part for name, part in parts.items())
 
-    def added(one: Float[Tensor, "1 k 1 e"]) -> Float[Tensor, "d"]:
-        return attention_output(network, block, one)[0, 0]
+        def added(heads: Float[Tensor, "b k n e"], attention: Any = attention, scale: Any = scale) -> Tensor:
+            return scale(attention.join(heads))
 
-    nothing = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3])
-    with torch.no_grad():
-        one = torch.linspace(-1, 1, nothing.numel(), device=nothing.device).to(nothing).view_as(nothing)
-        curved, most = added(one) + added(-one) - 2 * added(nothing), added(one).abs().max()
-    if curved.abs().max() > max(1e-3, 16 * torch.finfo(nothing.dtype).eps) * most:
-        problem = f"what the heads of blocks.{block} attended passes a norm, so none of them adds a part of its own"
-        raise UsageError(problem, "head_ablation, or another method; vitrail.explain.METHODS")
-    weight = jacobian(added, nothing, vectorize=True)  # d, 1, k, 1, e
-    with torch.no_grad():
-        return weight[:, 0, :, 0], added(nothing)
+        at = attended.detach().requires_grad_()
+        answer, constant = added(at), added(at.new_zeros(1, at.shape[1], 1, at.shape[3])).detach()[0, 0]
+        moved, rounding = answer.detach() - constant, 16 * torch.finfo(answer.dtype).eps
+        (back,) = torch.autograd.grad(answer, at, moved)
+        along, length, whole = (wide(back) * wide(at.detach())).sum(), wide(moved).norm(), wide(answer.detach()).norm()
+        if (along - length**2).abs() <= max(CURVED, rounding) * length**2 + rounding * length * whole:
+            return added, constant
+    problem = f"what the heads of blocks.{block} add is not linear in them, not even in its detached form"
+    raise UsageError(problem, "head_ablation, or another method; vitrail.explain.METHODS")
 
 
 # ---- what is lost without a head

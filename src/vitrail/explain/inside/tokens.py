@@ -51,7 +51,7 @@ from torch.autograd.functional import jacobian
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, check_explainable, check_tokens, forward_pass, layer_index
-from vitrail.explain.inside.heads import attention_at, output_map
+from vitrail.explain.inside.heads import attention_at, linear_output
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn.embedding import Size
@@ -354,10 +354,11 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
 
         heads, biases = [], []
         for index, place in enumerate(places):
-            attended = record[f"{place}.attended"]
-            weight, bias = output_map(network, index, attended)
-            back = torch.einsum("bnd,dke->bkne", arriving, wide(weight))
-            heads.append((wide(attended) * back).sum(dim=(2, 3)).T)
+            attended = record[f"{place}.attended"].detach().requires_grad_()
+            with torch.enable_grad():
+                added, bias = linear_output(network, index, attended)
+                (back,) = torch.autograd.grad(answer := added(attended), attended, arriving.to(answer.dtype))
+            heads.append((wide(attended) * wide(back)).sum(dim=(2, 3)).T)
             biases.append(part(bias))
         return DirectAttribution(
             embedding=part(record["blocks.0.input"]),
