@@ -153,16 +153,18 @@ def _written_out(part: Any) -> nn.Module:
 
 def _traced(run: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> torch.fx.GraphModule:
     """What torch does in `run`, as a graph in which the number of images is free."""
+    from torch._decomp import get_decompositions
     from torch._subclasses.fake_tensor import FakeTensorMode  # takes a second to import
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
     from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
+    plain = get_decompositions([torch.ops.aten.silu_backward])  # which ONNX has no operator for
     axes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (images.dim() - 1)]
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     example = mode.from_tensor(images, symbolic_context=StatelessSymbolicContext(dynamic_sizes=axes))
     with sdpa_kernel(SDPBackend.MATH):  # the one whose gradient is made of plain products
-        graph = make_fx(run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(example)
+        graph = make_fx(run, plain, "symbolic", _allow_non_fake_inputs=True)(example)
     if any(getattr(each.target, "_schema", None) and each.target._schema.is_mutable for each in graph.graph.nodes):
         graph = make_fx(functionalize(graph), tracing_mode="symbolic", _allow_non_fake_inputs=True)(example)
     _join_products(graph.graph)  # which, like the next line, is right where no tensor changes
