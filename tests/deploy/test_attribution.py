@@ -97,7 +97,7 @@ def test_a_graph_gives_the_map_of_the_method(
 
 def test_the_map_stands_in_the_file_whatever_the_number_of_images() -> None:
     model = centred_model(Classes(NAMES), "classify")
-    model.network.blocks[0].mlp.act = nn.SiLU()  # ONNX has no operator for its gradient
+    model.network.blocks[0].mlp.act = nn.SiLU().eval()  # ONNX has no operator for its gradient
     explained = {"method": "generic_attention"}
     proto = build(model, contract_of(model, explained=explained), with_map(model, "generic_attention"))
     session = onnxruntime.InferenceSession(to_bytes(proto))
