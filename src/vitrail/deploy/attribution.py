@@ -159,7 +159,7 @@ def _traced(run: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> t
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
     from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
-    plain = get_decompositions([torch.ops.aten.silu_backward])  # which ONNX has no operator for
+    plain: Any = get_decompositions([torch.ops.aten.silu_backward])  # which ONNX has no operator for
     axes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (images.dim() - 1)]
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     example = mode.from_tensor(images, symbolic_context=StatelessSymbolicContext(dynamic_sizes=axes))
