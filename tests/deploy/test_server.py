@@ -50,7 +50,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(run: Path) -> Iterator[Server]:
     """One for all tests; the last of them ends it."""
-    words = [str(run), str(exported()), "--workers", "1", "--timeout", "4", "--features", str(run.parent / "known.npz")]
+    words = [str(run), f"model={exported()}", "--workers", "1", "--timeout", "4"]
+    words += ["--features", str(run.parent / "known.npz")]
     with serving(words, run.parent / "log.txt") as server:
         server.await_routes("predict", "explain", "embed", "similar")
         yield server
@@ -209,7 +210,7 @@ def test_the_page_shows_what_the_server_answers(server: Server, tmp_path: Path) 
 def test_a_server_is_checked_against_the_models_here(server: Server, run: Path, tmp_path: Path) -> None:
     """It passes as it is; other weights, and the same with other words, are both seen."""
     words = "serve", "--check", f"http://127.0.0.1:{server.port}/", "--json"
-    done = call(*words, run, exported())
+    done = call(*words, run, f"model={exported()}")
     assert (done.code, done.err) == (0, "")
     ours, small = json.loads(done.out)["models"]
     assert [one["model"] for one in (ours, small)] == ["photos", "model"]
@@ -480,15 +481,16 @@ def test_an_export_is_served_without_torch_and_by_whoever_is_left(tmp_path: Path
 
 def test_what_cannot_be_served_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, token = str(exported()), tmp_path / "token"
+    (name,) = named_models([model])
     token.write_text("secret")
     token.chmod(0o644)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         answer = call("serve", model, "--port", port)
         assert (answer.code, port in answer.problem) == (2, True)
-    for words in ([model, f"model={model}"], [model, model], [model, "--port", "0", model, f"model-2={model}"]):
+    for words in ([model, f"{name}={model}"], [model, model], [model, "--port", "0", model, f"{name}-2={model}"]):
         twice = call("serve", *words)
-        assert (twice.code, "model" in twice.problem) == (2, True)
+        assert (twice.code, f"{name}:" in twice.problem) == (2, True)
         named = [word for word in shlex.split(twice.hint)[2:] if model in word]
         assert len({*named_models(named)}) == len([word for word in words if model in word])
     readable = call("serve", model, "--port", "0", "--token-file", token)
