@@ -31,8 +31,8 @@ SMALL: dict[str, Any] = {"embed_dim": 64, "depth": 2, "num_heads": 4, "num_class
 BARE = {  # architecture: its rotation by name, and what else no tensor shows
     "vit_small_patch16_dinov3": ("dinov3", {"pooling": "mean"}),
     "vit_small_plus_patch16_dinov3_qkvb": ("dinov3", {"pooling": "mean"}),
-    "eva02_tiny_patch14_224": ("eva02", {}),
-    "eva02_base_patch16_clip_224": ("eva02", {"pooling": "class"}),
+    "eva02_tiny_patch14_224": ("eva02", {"norms": "before"}),
+    "eva02_base_patch16_clip_224": ("eva02", {"pooling": "class", "norms": "before"}),
     "vit_pe_core_base_patch16_224": ("pe_14", {}),
     "vit_pe_spatial_base_patch16_512": ("pe_32", {"pooling": "mean"}),
     "vit_pe_lang_gigantic_patch14_448": ("pe_32", {}),
@@ -195,7 +195,8 @@ def test_norms_that_may_be_behind_the_branches_are_refused_where_nothing_shows_t
                 opened(file, side=56, **stated)
     assert vitrail.convert(module).network.config.rotary is None
     save_file(small("eva02_tiny_patch14_224", global_pool="token").state_dict(), file)  # a gate shows EVA-02
-    assert opened(file, side=56, rotary="eva02", pooling="class").network.config.rotary == PUBLISHED["eva02"].rotary
+    shown = opened(file, side=56, rotary="eva02", pooling="class", norms="before")
+    assert shown.network.config.rotary == PUBLISHED["eva02"].rotary
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that o
                                    made for, where positions make no square
 pooling                            also one that has tensors of its own
 rotary, periods                    a published rotation by its name, see `rotations.py`; `file` for periods of the file
+norms                              `before` the branches, of an own network with EVA's names and without LayerScale
 mean, std                          of the preprocessing: one number, or one for each channel
 prefix                             of the network that is meant, such as `student.`, in a file of several
 """
@@ -28,6 +29,7 @@ NAMED: dict[str, Any] = {
     "pooling": Literal[POOLINGS],  # pyrefly: ignore[not-a-type]
     "rotary": Literal[tuple(PUBLISHED)],  # pyrefly: ignore[invalid-literal]
     "periods": Literal["file"],
+    "norms": Literal["before"],
     "prefix": str,
 }
 TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), **NAMED}
@@ -47,7 +49,15 @@ class _Unknown(str):
 UNKNOWN = _Unknown("N")
 UNKNOWN_SIZE = _Unknown("HEIGHT"), _Unknown("WIDTH")
 EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)}
-EXAMPLES |= {"mean": 0.5, "std": 0.5, "heads": UNKNOWN, "rotary": "dinov3", "periods": "file", "prefix": "model."}
+EXAMPLES |= {
+    "mean": 0.5,
+    "std": 0.5,
+    "heads": UNKNOWN,
+    "rotary": "dinov3",
+    "periods": "file",
+    "prefix": "model.",
+    "norms": "before",
+}
 
 
 class Contradiction(DataError):

@@ -41,6 +41,7 @@ from vitrail.weights.family import (
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
 from vitrail.weights.inside import Inside, find_inside, networks_in
+from vitrail.weights.perception import named_as_timm
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
 from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.timm import TIMM
@@ -123,6 +124,7 @@ def from_tensors(
         UsageError: If something has to be stated; names it.
     """
     named = config and (config.get("model_type") or config.get("architecture"))
+    tensors = named_as_timm(tensors)
     kind = "" if config is None else f" (config.json states {named or 'nothing'})"
     with located(f"{where}{kind}"):
         if why := why_not(named, tensors) or (not named and why_not_bare(tensors)):

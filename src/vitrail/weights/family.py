@@ -296,7 +296,8 @@ NETWORKS = {  # part of the name that a library gives a network, or its class
 TENSORS = {  # part of the name of a tensor
     r"\.(base_layer|lora_(A|B|embedding_[AB]|magnitude_vector))(\.|$)": ADAPTERS,
     r"(^|\.)rope\.freqs$": LEARNT,
-    r"(^|[._])rope([._](?!embeddings\.|embed\.periods$)|$)|rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
+    r"(^|[._])rope([._](?!embeddings\.|embed\.periods$|freqs_(cos|sin)$)|$)": ROTARY,
+    r"rotary|(?<!rope_embeddings\.)inv_freq": ROTARY,
     r"(layers|features|stages)\.\d+\.(blocks\.)?\d+\..*relative_position_bias_table": WINDOWS,
     r"relative_position_bias|(^|\.)rel_pos": RELATIVE,
 }

@@ -24,13 +24,15 @@ from vitrail.errors import DataError, UsageError, as_word, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import without_numbers
-from vitrail.nn.rotary import Rotary
+from vitrail.nn.rotary import Rotary, RotaryPositions
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
 from vitrail.weights.family import ELSE, HEAD, SHOWN, Facts, Tensors, side_of
 from vitrail.weights.files import another_copy, check_finite_tensors, check_tensors_fit
+from vitrail.weights.places import timm_architectures
 from vitrail.weights.rotations import PUBLISHED, UNSTATED
 
 PATCHES = "patch_embed.proj.weight"
+COSINES, SINES = "rotary.cos", "rotary.sin"
 PERIODS, COARSE, EXACT = "rotary.periods", 2.0**-8, 1e-6  # and the rounding of bf16, and of fp32, relative
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
 PARTS = {"patch_embed.norm_patches.weight": ("embedding", "normed"), "norm_pre.weight": ("embed_norm", "layer")}
@@ -46,6 +48,7 @@ ATTENTIONS = {  # norms of heads, whether keys have a bias (None: nothing has), 
     **{(norm, bias, False): name for norm, name in NORMED.items() for bias in (True, None)},
 }
 GATED = "swiglu", "normed_swiglu"
+ONLY_BEFORE = {"blocks.0.ls1.gamma", "norm_pre.weight"}  # tensors of networks whose norms are before their branches
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
 MADE_WITH = "or what it was made with"
@@ -66,17 +69,20 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    if isinstance(assume.get("rotary"), str):  # of a file that does not show it
-        _check_rotary_stated(found, assume)
     seen = _read_shapes(found, assume)
+    if isinstance(assume.get("rotary"), str):  # of a file that does not show it
+        _check_rotary_stated(found, assume, seen)
     parts = _parts(found, assume.pop("pooling", ""), assume.pop("parts", {}), assumed)
     _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
+    if COSINES in found and found[COSINES].ndim == 2:
+        assume.setdefault("heads", seen["inner"] // max(1, found[COSINES].shape[1]))
     _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
     assume["rotary"] = _rotation(found.pop(PERIODS, None), assume, seen, where, assumed)
     given = {each.name: assume[each.name] for each in fields(ViTConfig) if each.name in assume}
     config = ViTConfig.from_dict({**given, **seen, "pooling": pooling})
+    _check_angles(found, config)
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
         these = counted(len(other), "tensor is", "tensors are")
@@ -168,15 +174,20 @@ def _add_heads(assume: dict[str, Any], seen: dict[str, Any], assumed: list[str])
     seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
 
 
-def _check_rotary_stated(found: Tensors, assume: Facts) -> None:
-    """Refuse tensors if nothing states their rotation, or what is pooled, in which rotary networks differ."""
+def _check_rotary_stated(found: Tensors, assume: Facts, seen: Mapping[str, Any]) -> None:
+    """Refuse tensors if nothing states their rotation, what is pooled or, of no published size, where norms are."""
     token, head = found.get("cls_token"), found.get("head.weight")
     pooled = token is None or not found.keys().isdisjoint(POOLINGS.values()) or assume.get("pooling")
     pooled = pooled or (head is not None and head.shape[-1:] == (2 * token.numel(),))
     wanted: dict[str, str] = {"rotary": "dinov3"} if assume["rotary"] == UNSTATED else {}
     wanted |= {} if pooled else {"pooling": "mean"}
+    eva = [row["facts"] for name, row in timm_architectures().items() if name.startswith("eva")]
+    size = {name: seen[name] for name in ("width", "depth", "mlp_dim")}
+    if found.keys().isdisjoint(ONLY_BEFORE) and not any(size.items() <= row.items() for row in eva):
+        wanted |= {} if assume.get("norms") else {"norms": "before"}
     others = {
         "rotary": f"or another of {', '.join(PUBLISHED)}",
+        "norms": "norms before its branches: a network that has them behind (timm's use_post_norm) does not open",
         "pooling": "pooling mean as timm has DINOv3 and PE, or class as their labs do, and timm its other networks",
     }
     if wanted:
@@ -292,6 +303,18 @@ def _rotation(
         note = f"those of the file have fewer digits and differ by up to {apart:.1%}, periods=file takes them"
         assumed.append(f"periods of base {rotary.base:g} in fp32 ({note})")
     return rotary
+
+
+def _check_angles(found: Tensors, config: ViTConfig) -> None:
+    """Take cosines and sines of all patches out, and refuse them if they are not those of the network's rotation."""
+    stored = {name: found.pop(name) for name in (COSINES, SINES) if name in found}
+    made = RotaryPositions(config.rotary, config.head_width, 0)(config.grid, torch.zeros(())) if config.rotary else None
+    for name, table in stored.items():
+        ours, words = (made and made.cos, "cosines") if name == COSINES else (made and made.sin, "sines")
+        if ours is None or ours.shape != table.shape or not ((ours - table).abs() < COARSE).all():
+            problem = f"its table of {words} is not that of its rotation for {config.grid[0]}x{config.grid[1]} patches"
+            hint = hint_for({"rotary": "eva02"}, "where that is what it was made with", gone=["rotary"])
+            raise Contradiction(problem, hint, ["rotary"])
 
 
 def _with_positions(

@@ -2,7 +2,7 @@
 
 The first is ViT, DeiT, DeiT-III, DINO, DINOv2, MAE, CLIP and SigLIP as timm publishes them; the second EVA, EVA-02,
 DINOv3, EUPE, LingBot, Perception Encoder and RoPE-ViT. Our names are timm's, so most rules rename nothing. Files of
-DINO, DINOv2, DINOv3 and MAE as their labs publish them have the same names but for the last rows.
+DINO, DINOv2, DINOv3, MAE and EVA-02 as their labs publish them have the same names but for the last rows.
 """
 
 import re
@@ -124,7 +124,9 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
         activation = "silu" if any(".mlp.w1." in name for name in tensors) else "gelu"
         facts = {"rotary": rotary, "norm_eps": norm_eps, "activation": activation, "position_resize": "timm"}
         return {**facts, "pooling": "class"}  # which a head that is put behind it reads, too
-    if may_rotate(tensors):
+    if "freqs_cos" in lasts:  # of EVA-02; `infer.py` sees whether its angles are these
+        return {"rotary": PUBLISHED["eva02"].rotary, "norm_eps": EPSILON, "activation": "silu"}
+    if may_rotate(tensors) or _may_be_eva(tensors):
         pooled = {"pooling": "attention_to_all"} if any(name.endswith("attn_pool.latent") for name in tensors) else {}
         return {"rotary": UNSTATED, **pooled}
     gated = any(".mlp.w12." in name for name in tensors)
@@ -133,6 +135,14 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
         return {}
     rule = "timm" if registers else "dinov2"
     return {"norm_eps": EPSILON, "activation": "silu" if gated else "gelu", "position_resize": rule}
+
+
+def _may_be_eva(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether they may be of an EVA-02 without biases of queries and values: a packed gate shows it, no name does."""
+    first, second = (tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
+    others = "blocks.0.attn.qkv.bias", "blocks.0.ls1.gamma"
+    lacking = "blocks.0.norm1.bias" in tensors and tensors.keys().isdisjoint(others)
+    return lacking and first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
 
 
 def without_masks(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -289,6 +299,8 @@ OUTSIDE = {  # the blocks
     **{name: name for name in ALIKE.split()},
     "reg_token": "reg_token register_tokens storage_tokens",
     "rotary.periods": "rope_embed.periods",
+    "rotary.cos": "rope.freqs_cos",
+    "rotary.sin": "rope.freqs_sin",
     "pool.norm.*": "fc_norm.* attn_pool.norm.*",
     "pool.query": "attn_pool.latent",
     "pool.attn.proj.*": "attn_pool.proj.*",
@@ -296,8 +308,10 @@ OUTSIDE = {  # the blocks
     "pool.mlp.fc2.*": "attn_pool.mlp.fc2.*",
 }
 INSIDE = {
-    **{name: name for name in ("norm1.*", "attn.qkv.*", "attn.proj.*", "norm2.*", "mlp.norm.*")},
-    **{name: name for name in ("attn.q_norm.*", "attn.k_norm.*", "attn.norm.*")},
+    **{name: name for name in ("norm1.*", "attn.qkv.*", "attn.proj.*", "norm2.*")},
+    **{name: name for name in ("attn.q_norm.*", "attn.k_norm.*")},
+    "attn.norm.*": "attn.norm.* attn.inner_attn_ln.*",
+    "mlp.norm.*": "mlp.norm.* mlp.ffn_ln.*",
     "ls1.gamma": "ls1.gamma gamma_1",
     "ls2.gamma": "ls2.gamma gamma_2",
     "mlp.fc1.*": "mlp.fc1.* mlp.w12.*",
@@ -320,10 +334,14 @@ TIMM = Family(
             for theirs in each
         ),
         NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), write=_queries_alone),
+        NameRule("pool.attn.qkv.*", ("attn_pool.qkv.*",)),
     ),
     idle={
         **dict.fromkeys(("mask_token", "masked_embed"), "stands for hidden patches in pre-training"),
         "decoder*": "the decoder of a masked autoencoder",
+        "lm_head*": "predicts hidden patches in pre-training",
+        "token_embedding*": "reads texts",
+        "blocks.#.attn.rope.freqs*": "the table of angles once more",
         "head.mlp*": "the head of self-distillation",
         "head.last_layer*": "the head of self-distillation",
         "local_cls_norm*": "of small crops in pre-training",
