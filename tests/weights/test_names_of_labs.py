@@ -188,7 +188,7 @@ def test_an_own_eva02_opens_where_its_norms_are_stated(name: str, arguments: dic
             with must_raise(UsageError):
                 opened(file, side=side, **stated)
         if behind:
-            with must_raise(UsageError, "norms behind"):
+            with must_raise(UsageError, "norms"):
                 vitrail.convert(module)
             continue
         images = torch.randn(2, 3, side, side)
