@@ -318,7 +318,7 @@ FILES = "Google google-research/vision_transformer", "Google big_vision"
 @pytest.mark.parametrize("row", LIVE)
 def test_a_wrong_rule_is_refused_by_the_proof(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _ = ROWS[row].make(tmp_path)
-    rules = RULES if row == "torchvision" else {**RULES, "timm's rule for positions": antialiased}
+    rules = {**RULES, "timm's rule for positions": antialiased}
     clean = conversion.convert_network(in_state(module, "quiet"))
     assert clean.gap < GAP
     (family,) = (family for family in conversion.FAMILIES if family.name == clean.family)

@@ -20,7 +20,9 @@ import transformers
 from PIL import Image
 from torch import Tensor
 
+from tests.errors import must_raise
 from vitrail.data.preprocessing import PROCESSORS, Preprocessing, from_hugging_face, to_hugging_face
+from vitrail.errors import DataError
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 
@@ -119,6 +121,11 @@ def test_old_files_of_transformers(images: list[Image.Image]) -> None:
 def test_torchvision(name: str, images: list[Image.Image]) -> None:
     preset: Any = torchvision.models.get_weight(name).transforms()
     assert levels(of_torchvision(preset), preset, images) < 1.01
+    as_it_is = preset.forward
+    for fault in (lambda image: image.resize((300, 300)), lambda image: image.rotate(0, translate=(0, 2))):
+        preset.forward = lambda image, fault=fault: as_it_is(fault(image))
+        with must_raise(DataError):
+            of_torchvision(preset)
 
 
 def test_written_for_transformers_and_back(images: list[Image.Image]) -> None:

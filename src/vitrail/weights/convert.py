@@ -376,7 +376,8 @@ def prove(converted: Converted, family: Family, module: nn.Module, redrawn: bool
     name, device, config = type(module).__name__, next(module.parameters()).device, converted.network.config
     (rows, columns), (height, width) = config.grid, config.patch
     other = max(2, rows // 3) * height, (columns + 1) * width  # a third of the work; one side shorter, one longer
-    size = other if redrawn and family.at_size(module, other) else config.image
+    sizes = (other, (min(other),) * 2) if redrawn else ()  # or a square
+    size = next((each for each in sizes if family.at_size(module, each)), config.image)
     images = torch.randn(len(LOUDNESS), config.channels, *size, generator=torch.Generator().manual_seed(SEED))
     images = (images * torch.tensor(LOUDNESS)[:, None, None, None]).to(device)
     hint = f"module(torch.zeros{(1, *images.shape[1:])}), which has to work"

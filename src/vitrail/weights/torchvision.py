@@ -1,12 +1,21 @@
 """torchvision's VisionTransformer."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import torch
+from PIL import Image
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, crop_pct
+from vitrail.errors import DataError
+from vitrail.nn.embedding import Size
 from vitrail.weights.family import USUAL, Facts, Family, activation_of, rename_rules
+
+POSITIONS = "encoder.pos_embedding"
+LEVELS = 1.01  # of grey, by which the same preprocessing may differ in rounding
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -23,6 +32,18 @@ def of_module(module: nn.Module) -> Facts | None:
         "image_size": (net.image_size, net.image_size),
         "patch_size": (net.patch_size, net.patch_size),
     }
+
+
+def at_size(module: nn.Module, size: Size) -> bool:
+    """Its own function resizes positions, for squares alone."""
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    net, side = cast(Any, module), size[0]
+    if size == (side, side):
+        positions = OrderedDict({POSITIONS: net.encoder.pos_embedding.detach()})
+        net.encoder.pos_embedding = nn.Parameter(interpolate_embeddings(side, net.patch_size, positions)[POSITIONS])
+        net.image_size = side
+    return size == (side, side)
 
 
 ARGUMENTS = {  # of its class, as fields of `ViTConfig`; and the epsilon of its `norm_layer`
@@ -48,20 +69,30 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
 
 
 def preprocessing_of(preset: Any) -> Preprocessing:
-    """What the transforms of published weights do to an image."""
+    """What the transforms of published weights do to an image, proved on a drawn one.
+
+    Raises:
+        DataError: They give other pixels.
+    """
     (side,), (scaled,) = preset.crop_size, preset.resize_size
-    return Preprocessing(
+    found = Preprocessing(
         (side, side),
         crop_pct=crop_pct(side, scaled),
         interpolation=preset.interpolation.value,
         mean=tuple(preset.mean),
         std=tuple(preset.std),
     )
+    drawn = np.random.default_rng(0).integers(0, 256, (scaled + 41, scaled + 90, 3), dtype=np.uint8)
+    apart = (found(Image.fromarray(drawn)) - preset(Image.fromarray(drawn))) * torch.tensor(found.std)[:, None, None]
+    if not (levels := 255 * float(apart.abs().max())) < LEVELS:
+        problem = f"torchvision's transforms of these weights differ from ours by {levels:.3g} of 255 levels of grey"
+        raise DataError(problem, "another version of torchvision, or preprocessing= of your own")
+    return found
 
 
 OUTSIDE = {  # the blocks
     "cls_token": "class_token",
-    "pos_embed": "encoder.pos_embedding",
+    "pos_embed": POSITIONS,
     "patch_embed.proj.*": "conv_proj.*",
     "norm.*": "encoder.ln.*",
     "head.*": "heads.head.*",
@@ -85,4 +116,5 @@ TORCHVISION = Family(
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "torchvision", "pooling": "class"},
     of_module=of_module,
     of_config=of_config,
+    at_size=at_size,
 )
