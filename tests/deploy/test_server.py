@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -31,8 +32,9 @@ from tests.deploy.serving import JPEG, ROOT, Reply, Server, encoded, form, jpeg,
 from tests.deploy.small import exported, small_model
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import Structure, without_data
+from vitrail.data import images
 from vitrail.data.images import NamedImage, open_image
-from vitrail.deploy.server import bodies
+from vitrail.deploy.server import bodies, worker
 from vitrail.deploy.server.names import named_models, read_token
 from vitrail.deploy.server.pool import Refusal
 
@@ -341,6 +343,24 @@ def test_the_pixels_of_a_request_have_an_end(server: Server, monkeypatch: pytest
         with pytest.raises(Refusal) as refused:
             bodies.decode_body("application/json", json.dumps(body).encode())
         assert (refused.value.status, opened) == (413, [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what a process writes to has no limit")
+def test_what_an_image_takes_when_it_is_decoded_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its header says; then all memory is there again."""
+    served = worker.Served("m", "1", {"predict": lambda images, query: {"images": len(images)}}, [], False)
+    header = {"model": "m", "route": "predict", "query": {}, "type": "image/jpeg"}
+
+    def taking(image: Image.Image) -> Image.Image:
+        assert len(bytes(2**27)) == 2**27
+        return image
+
+    monkeypatch.setattr(images, "upright", taking)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    for allowed, status in ((worker.DECODING, 200), (2**26, 413), (2**28, 200)):
+        monkeypatch.setattr(worker, "DECODING", allowed)
+        assert worker.answer({"m": served}, header, jpeg())[0]["status"] == status
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_a_burst_is_answered_rightly_or_refused_at_once(server: Server) -> None:

@@ -172,6 +172,44 @@ def refused(refusal: Refusal) -> JSONResponse:
     return JSONResponse({"error": refusal.problem, "try": refusal.hint}, refusal.status, headers)
 
 
+async def _on_refusal(request: Request, error: Refusal) -> Response:
+    return refused(error)
+
+
+async def _on_query(request: Request, error: RequestValidationError) -> Response:
+    return refused(query_refusal(request.scope["path"].rpartition("/")[2], error.errors()[0]))
+
+
+async def _on_http(request: Request, error: HTTPException) -> Response:
+    """What is no route, or takes another method."""
+    path = request.scope["path"]
+    if error.status_code == 405:
+        method = (error.headers or {})["Allow"]
+        found = refused(Refusal(405, f"{path} takes {method}, got {request.method}", f"{method} {path}"))
+        found.headers["Allow"] = "GET, HEAD" if method == "GET" else method
+        return found
+    ways = ", ".join(f"POST /{each}" for each in ROUTES)
+    hint = path.rstrip("/") if path.rstrip("/") in LOGGED else f"{ways}, or GET /openapi.json"
+    return refused(Refusal(error.status_code, f"there is nothing at {path[:100]}", hint))
+
+
+async def _on_gone(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=GONE)
+
+
+async def _on_failure(request: Request, error: Exception) -> Response:
+    return refused(Refusal(500, "this request failed unexpectedly", "the log of the server says more"))
+
+
+HANDLERS: dict[Any, Any] = {
+    Refusal: _on_refusal,
+    RequestValidationError: _on_query,
+    HTTPException: _on_http,
+    ClientDisconnect: _on_gone,
+    Exception: _on_failure,
+}
+
+
 def application(service: Service) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     """The routes, behind what holds for all of them."""
     app = FastAPI(
@@ -180,37 +218,10 @@ def application(service: Service) -> Callable[[Message, Receive, Send], Awaitabl
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        exception_handlers=HANDLERS,
         responses={500: REFUSALS[500], **({} if service.token else {421: REFUSALS[421]})},
     )
     secured = [Depends(HTTPBearer(auto_error=False))] if service.token else []  # which is for OpenAPI alone
-
-    @app.exception_handler(Refusal)
-    async def on_refusal(request: Request, error: Refusal) -> Response:
-        return refused(error)
-
-    @app.exception_handler(RequestValidationError)
-    async def on_query(request: Request, error: RequestValidationError) -> Response:
-        return refused(query_refusal(request.scope["path"].rpartition("/")[2], error.errors()[0]))
-
-    @app.exception_handler(HTTPException)
-    async def on_http(request: Request, error: HTTPException) -> Response:
-        path = request.scope["path"]
-        if error.status_code == 405:
-            method = (error.headers or {})["Allow"]
-            found = refused(Refusal(405, f"{path} takes {method}, got {request.method}", f"{method} {path}"))
-            found.headers["Allow"] = "GET, HEAD" if method == "GET" else method
-            return found
-        ways = ", ".join(f"POST /{each}" for each in ROUTES)
-        hint = path.rstrip("/") if path.rstrip("/") in LOGGED else f"{ways}, or GET /openapi.json"
-        return refused(Refusal(error.status_code, f"there is nothing at {path[:100]}", hint))
-
-    @app.exception_handler(ClientDisconnect)
-    async def on_gone(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=GONE)
-
-    @app.exception_handler(Exception)
-    async def on_failure(request: Request, error: Exception) -> Response:
-        return refused(Refusal(500, "this request failed unexpectedly", "the log of the server says more"))
 
     def posted(route: str, kind: type[Asked]) -> Callable[..., Awaitable[Response]]:
         async def handle(request: Request, query: Annotated[kind, Query()]) -> Response:  # pyrefly: ignore

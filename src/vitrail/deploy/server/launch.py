@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,7 @@ def serve(
     count, forker = options.workers or cores(), Forker(models.values())
     load = {**common, "models": models, "explains": False, "features": options.features and str(options.features)}
     bound = options.queue or max(LEAST_WAITING, WAITING * count)
-    watched = {**models, **({"": str(options.features)} if options.features else {})}
-    seen = stamps(watched.values())
+    watched = Watched([*models.values(), *([str(options.features)] if options.features else [])])
 
     def say_if_possible(sentence: str) -> None:
         with suppress(OSError):  # of a full disk, or nobody who reads: no reason to stop
@@ -74,20 +73,39 @@ def serve(
     if options.explainers and inside:
         load, patience = {**common, "models": inside, "explains": True}, EXPLAINED * options.timeout
         pools.append(Pool(forker, load, options.explainers, EXPLANATIONS, patience, again.set, say_if_possible))
-    from vitrail.deploy.server.listening import Serving  # takes as long to import as a process to load a model
+    from vitrail.deploy.server.listening import Service, Serving  # take as long as a process that loads a model
 
     try:
-        asyncio.run(Serving(watched, options, listener, pools, again, seen, token, say_if_possible).run())
+        service = Service(pools[0], pools[1] if len(pools) > 1 else None, token)
+        asyncio.run(Serving(service, listener, watched, options, again, say_if_possible).run())
     finally:
         forker.end()
 
 
-def stamps(paths: Iterable[str]) -> list[Stamp]:
-    """Of each file that a model is read from."""
-    found = []
-    for path in map(Path, paths):
-        folder = path / "model" if (path / "model").is_dir() else path
-        with suppress(OSError):  # they are being exchanged
-            for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
-                found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
-    return found
+class Watched:
+    """Files that models are read from.
+
+    Args:
+        paths: Of models, and of features.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths, self.last = paths, list[Stamp]()
+        self.seen = self.stamps()
+
+    def changed(self) -> bool:
+        """Whether they have changed since they were read, and have not since this was asked before."""
+        now, before = self.stamps(), self.last
+        self.last, settled = now, now == before and now != self.seen
+        self.seen = now if settled else self.seen
+        return settled
+
+    def stamps(self) -> list[Stamp]:
+        """Of each file."""
+        found = []
+        for path in map(Path, self.paths):
+            folder = path / "model" if (path / "model").is_dir() else path
+            with suppress(OSError):  # they are being exchanged
+                for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+                    found.append((str(file), file.stat().st_mtime_ns, file.stat().st_size))
+        return found

@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h11
@@ -18,8 +18,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitrail.deploy.server.app import Service, application, refused
-from vitrail.deploy.server.launch import Stamp, stamps
-from vitrail.deploy.server.pool import Pool, Refusal
+from vitrail.deploy.server.launch import Watched
+from vitrail.deploy.server.pool import Refusal
 from vitrail.errors import RunError, VitrailError
 from vitrail.options import ServeOptions
 
@@ -100,30 +100,25 @@ class Serving:
     """A server from its start to its end.
 
     Args:
-        models: Paths of models by name, of which files are watched.
-        options: How it listens and answers.
+        service: What answers, and what is counted.
         listener: The socket.
-        pools: What answers, and maybe what explains.
+        watched: The files of models, from before the first process has read them.
+        options: How it listens and answers.
         again: Set when the models are to be loaded anew.
-        seen: Of the files, from before the first process has read them.
-        token: That every request must bear; None for none.
         say: Called with a sentence for whoever started it.
     """
 
     def __init__(
         self,
-        models: Mapping[str, str],
-        options: ServeOptions,
+        service: Service,
         listener: socket.socket,
-        pools: Sequence[Pool],
+        watched: Watched,
+        options: ServeOptions,
         again: asyncio.Event,
-        seen: list[Stamp],
-        token: str | None,
         say: Callable[[str], object],
     ) -> None:
-        self.models, self.options, self.listener, self.again, self.say = models, options, listener, again, say
-        self.seen, self.tasks = seen, set["asyncio.Task[None]"]()
-        self.service = Service(pools[0], pools[1] if len(pools) > 1 else None, token)
+        self.service, self.listener, self.watched, self.options = service, listener, watched, options
+        self.again, self.say = again, say
 
     async def run(self) -> None:
         """Listen at once, answer when the first process has loaded the models, and end by a signal."""
@@ -174,9 +169,9 @@ class Serving:
             f"ready: http://{place} answers by {words}; an image takes {1000 * first.seconds:.0f} ms, and about "
             f"{answering.count / first.seconds:.3g} a second are answered"
         )
-        self._begin(self.renew())
+        self.service.answering.begin(self.renew())
         if self.options.watch:
-            self._begin(self.look())
+            self.service.answering.begin(self.look())
         await answering.fill()
         if explaining is not None:
             await explaining.fill()
@@ -193,7 +188,7 @@ class Serving:
             return
         self.service.draining = True
         self.say(f"stopping: {self.service.taken} requests are answered first")
-        self._begin(self.drain())
+        self.service.answering.begin(self.drain())
 
     async def drain(self) -> None:
         """End when nothing is left to be answered."""
@@ -225,19 +220,10 @@ class Serving:
 
     async def look(self) -> None:
         """Have the models exchanged when their files have changed, and change no more."""
-        before = self.seen
         while True:
             await asyncio.sleep(LOOKED)
-            now = stamps(self.models.values())
-            if now == before and now != self.seen:
-                self.seen = now
+            if self.watched.changed():
                 self.again.set()
-            before = now
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
 
 
 def agree(*every: Mapping[str, Mapping[str, Any]]) -> bool:

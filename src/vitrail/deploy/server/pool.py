@@ -183,15 +183,6 @@ class WorkerProcess(asyncio.Protocol):
         if not self.frame.done():
             self.frame.set_exception(LostError("ended"))
 
-    async def exchange(self, header: Mapping[str, Any], body: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """Its answer to a frame.
-
-        Raises:
-            LostError: There is none.
-        """
-        self.transport.write(frame_of(header, body))
-        return await self.receive(seconds)
-
     async def receive(self, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The frame that comes next.
 
@@ -378,7 +369,8 @@ class Pool:
     async def _answer(self, worker: WorkerProcess, job: QueuedRequest) -> None:
         began = time.monotonic()
         try:
-            header, body = await worker.exchange(job.header, job.body, self.timeout)
+            worker.transport.write(frame_of(job.header, job.body))
+            header, body = await worker.receive(self.timeout)
         except LostError as error:
             _refuse(job, f"the process that was at this request {error}", max(1, math.ceil(self.seconds)))
             self._lose(worker, str(error))

@@ -9,15 +9,18 @@ import io
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
@@ -28,7 +31,7 @@ from vitrail.data.images import NamedImage
 from vitrail.deploy.server.bodies import decode_body
 from vitrail.deploy.server.names import DIGITS
 from vitrail.deploy.server.pool import DROP, LENGTHS, Refusal, frame_of
-from vitrail.errors import Hint, UsageError, VitrailError
+from vitrail.errors import Hint, UsageError, VitrailError, out_of_memory
 from vitrail.io import plain
 from vitrail.weights.places import is_foreign, is_onnx
 
@@ -36,6 +39,8 @@ BELOW = 10  # by how much a process that explains gives way to those that answer
 TESTED = 25  # times as long takes a map that is tested, about
 FIRST = {"predict": ({}, 3, 1), "explain": ({"trust": False}, 1, TESTED)}  # asked of an image of noise, and how often
 SIDES = 375, 500  # pixels of that image
+DECODING = 2**31  # bytes that decoding may add to a process: 50 megapixels of JPEG 2000 take 1.25 * 2**30
+MOST_DATA = resource.getrlimit(resource.RLIMIT_DATA)  # of this process, when nobody changes it
 
 
 class Dropped(BaseException):
@@ -97,20 +102,35 @@ def answer(models: Mapping[str, Served], header: Mapping[str, Any], body: bytes)
     """The status of a request, and its answer or what is refused of it; images are known by their hashes alone."""
     served, route, hashes = models[header["model"]], header["route"], list[str]()
     try:
-        images = decode_body(header["type"], body, *([1] if route == "explain" else []))
+        with limited_memory():
+            images = decode_body(header["type"], body, *([1] if route == "explain" else []))
         hashes = [one.fingerprint[:DIGITS] for one in images]
         found = served.routes[route](images, header["query"])
         return {"status": 200, "images": hashes}, {"model": served.name, "version": served.version, **found}
     except Refusal as error:
         status, problem, hint = error.status, error.problem, error.hint
-    except VitrailError as error:
-        status, problem, hint = 422, error.problem, _words(error.hint)
-    except MemoryError:
-        status, problem, hint = 413, "no memory is left for these images", "smaller images, or fewer"
-    except Exception:
-        traceback.print_exc()
-        status, problem, hint = 500, "this request failed unexpectedly", "the log of the server says more"
+    except Exception as error:
+        if out_of_memory(error.__cause__ or error):
+            status, problem, hint = 413, "no memory is left for these images", "smaller images, or fewer"
+        elif isinstance(error, VitrailError):
+            status, problem, hint = 422, error.problem, _words(error.hint)
+        else:
+            traceback.print_exc()
+            status, problem, hint = 500, "this request failed unexpectedly", "the log of the server says more"
     return {"status": status, "images": hashes}, {"error": problem, "try": hint}
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Whatever an image declares, it takes `DECODING` bytes at most: Linux counts what can be written to."""
+    if sys.platform == "linux":  # torch reserves what it never writes to, so an end of addresses would not do
+        there = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() + DECODING
+        soft, hard = MOST_DATA
+        resource.setrlimit(resource.RLIMIT_DATA, (there if soft < 0 else min(soft, there), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, MOST_DATA)
 
 
 def _words(hint: Hint) -> str:
