@@ -1,6 +1,7 @@
 """EVA-02, Perception Encoder and CLIP under their labs' names, against timm's own filters; own files of EVA-02."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.weights.test_families import gap
 from tests.weights.test_rotary_files import opened, small
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Rotary
+from vitrail.weights import convert as conversion, perception
 from vitrail.weights.published import GAP
 from vitrail.weights.rotations import PUBLISHED
 
@@ -43,6 +45,10 @@ def renamed(name: str, names: dict[str, str]) -> str:
     for theirs, labs in names.items():
         name = name.replace(theirs, labs)
     return name
+
+
+def exchanged(name: str, one: str, other: str) -> str:
+    return name.replace(one, "\0").replace(other, one).replace("\0", other)
 
 
 def angles(side: int, head_dim: int, base: float = 10_000.0, pretrained: int = 16) -> Tensor:
@@ -160,6 +166,37 @@ def test_a_file_of_perception_encoders_lab_opens_under_its_own_names(
     save_file({key: each for key, each in alone.items() if "resblocks.1.attn.out_proj" not in key}, file)
     with must_raise(DataError, "blocks.1.attn.proj"):
         opened(file, side=side, **stated)
+
+
+@pytest.mark.parametrize("name", ["eva02_base_patch16_clip_224", "vit_pe_core_base_patch16_224"])
+@torch.no_grad()
+def test_names_that_are_exchanged_would_be_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault of our tables opens the file and moves its answer far; a name that is missing refuses it."""
+    module, file, of_eva = small(name), tmp_path / "lab.safetensors", name.startswith("eva02")
+    save_file(of_evas_lab(module, 4) if of_eva else of_clips_code(module, head=True), file)
+    stated = {"pooling": "class"} if of_eva else {"rotary": "pe_14"}
+    images = torch.randn(2, 3, 64, 64)
+    theirs = opened(file, **stated).network(images)
+    split = [("mlp.w1.", "mlp.w2."), ("q_proj.weight", "k_proj.weight"), ("q_bias", "v_bias")]
+    for one, other in (("norm1.", "norm2."), *split * of_eva):
+        rules = [
+            rule._replace(theirs=tuple(exchanged(each, one, other) for each in rule.theirs))
+            for rule in conversion.TIMM.rules
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(conversion, "FAMILIES", (replace(conversion.TIMM, rules=tuple(rules)),))
+            moved = gap(opened(file, **stated).network(images), theirs)
+        assert moved > 10 * GAP, one
+    if of_eva:
+        return
+    for piece in [piece for piece in perception.PIECES if "ls_" not in piece]:  # which the core lacks
+        with monkeypatch.context() as patch:
+            patch.delitem(perception.PIECES, piece)
+            with must_raise((DataError, UsageError)):
+                opened(file, **stated)
+    swapped = {r"\.ln_1\.": ".norm2.", r"\.ln_2\.": ".norm1.", **perception.PIECES}
+    monkeypatch.setattr(perception, "PIECES", swapped)
+    assert gap(opened(file, **stated).network(images), theirs) > 10 * GAP
 
 
 def test_a_file_of_clip_under_its_own_names_has_no_rotation(tmp_path: Path) -> None:
