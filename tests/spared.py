@@ -53,12 +53,12 @@ def spare(patch: Callable[[object, str, object], None] = setattr) -> None:
     for kind in (torch.cuda, torch.xpu, torch.mtia):
         patch(kind, "traceback", SimpleNamespace(format_stack=list))
     patch(execution, "TIMED_SECONDS", 0.0)
-    patch(loader, "picture_hash", _picture_hash)
+    patch(loader, "picture_hash", picture_hash_once)
     if os.name == "posix":
         patch(files, "subprocess", SimpleNamespace(run=_read_apart, TimeoutExpired=subprocess.TimeoutExpired))
 
 
-def _picture_hash(image: Image.Image, bits: int | None = None) -> bytes:
+def picture_hash_once(image: Image.Image, bits: int | None = None) -> bytes:
     if image.mode != "L" or max(image.size) > SMALL:
         return pictures.picture_hash(image, bits)
     return _hash_of(image.size, image.tobytes())

@@ -166,7 +166,7 @@ def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path
         [FileImages(files_in(place))],
         model,
         tmp_path / "ray.csv",
-        cluster=Cluster("local", deadline=2.0, warn=lines.append, opening=opening_in(place)),
+        cluster=Cluster("local", deadline=5.0, warn=lines.append, opening=opening_in(place)),
         progress=striking({2: signal.SIGKILL, 4: signal.SIGSTOP}, seen),
     )
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
-from tests.spared import spare
+from tests import spared
 from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, some_images, split_of
 from tests.training.tiny import save
 from vitrail.data import loader, tensor_files
@@ -248,7 +248,9 @@ def launched(folder: Path, launches: Mapping[str, Any]) -> None:
 def load_all() -> None:
     """What the processes would load each for itself; nothing that starts a thread."""
     assert all(getattr(vitrail, name) is not None for name in vitrail.__all__)
-    read("digits").splits["train"].inputs.open(0)
+    for split in read("digits").splits.values():
+        for row in range(len(split)):
+            spared.picture_hash_once(split.images.open(row))
     evaluated([1], 1)
     for name in template_environment().list_templates(["html"]):
         template_environment().get_template(name)
@@ -257,7 +259,7 @@ def load_all() -> None:
 def main(folders: Sequence[Path]) -> None:
     """All rounds of all folders."""
     torch.set_num_threads(1)
-    spare()
+    spared.spare()
     load_all()
     for folder in folders:
         for launches in json.loads((folder / "asked.json").read_text()):
