@@ -124,6 +124,7 @@ LONG = (  # the same of other verbs
     "vitrail.cli.export.export",
 )
 REQUESTS = [f"vitrail.cli.train.{name}" for name in ("train", "distill", "plan_training")]
+REQUESTS += ["vitrail.jobs.on_ray.join_cluster"]
 
 
 @pytest.fixture

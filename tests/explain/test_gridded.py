@@ -59,16 +59,16 @@ def own() -> Own:
 def convolutional(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Conv2d(1, 24, 3, padding=1),
+        nn.Conv2d(1, 16, 3, padding=1),
         nn.GELU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(24, 48, 3, padding=1),
+        nn.Conv2d(16, 32, 3, padding=1),
         nn.GELU(),
-        nn.Conv2d(48, 48, 2),
+        nn.Conv2d(32, 32, 2),
         nn.GELU(),
         nn.AdaptiveMaxPool2d(1),
         nn.Flatten(),
-        nn.Linear(48, 10),
+        nn.Linear(32, 10),
     ).eval()
 
 
@@ -85,10 +85,10 @@ class Learnt:
 def learnt() -> Learnt:
     made, test = planted_digits("train", 4000), planted_digits("test", 260, seed=31)
     pixels, labels = torch.from_numpy(made.pixels)[:, None], torch.from_numpy(made.labels).flatten()
-    images, network, batch, epochs = as_read(pixels), convolutional(0), 64, 3
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
+    images, network, batch, epochs = as_read(pixels), convolutional(0), 32, 2
+    optimizer = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
     steps = epochs * (len(images) // batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=steps)
     for _ in range(epochs):
         for some in torch.randperm(len(images))[: len(images) // batch * batch].split(batch):
             loss = F.cross_entropy(network(images[some]), labels[some])
