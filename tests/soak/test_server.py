@@ -144,7 +144,7 @@ def test_ten_thousand_mutated_bodies_do_no_harm(tmp_path: Path) -> None:
 def test_explanations_that_wait_hardly_slow_predictions(tmp_path: Path) -> None:
     """20 wait while predictions come at half of the capacity of two cores."""
     weights = real_data() / "vit_ti16" / "model.safetensors"
-    words = [str(weights), "--mean", "0.5", "--std", "0.5"]
+    words = [str(weights), "--mean", "0.5", "--std", "0.5", "--queue", "8"]  # as many as ask
     with serving(words, tmp_path / "log.txt") as server:
         server.await_routes("explain")
         content = jpeg(0, (500, 400))
@@ -173,4 +173,5 @@ def test_explanations_that_wait_hardly_slow_predictions(tmp_path: Path) -> None:
             server.process.kill()
             for each in waiting:
                 each.exception()
-    assert beside < 2 * alone, (alone, beside)
+    print(f"P99 of predictions {1000 * alone:.0f} ms, beside explanations that wait {1000 * beside:.0f} ms")
+    assert beside < 2 * alone
