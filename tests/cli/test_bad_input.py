@@ -429,7 +429,7 @@ def test_a_key_that_is_none_leads_to_the_nearest_wherever_it_stands(
         ("train {photos} --size L16", "--out {run} --resume auto"),
         ("evaluate {run} digts --split tset", ""),
         ("predict {run} {manifests}/good.csv {photo}", ""),
-        ("distill {photos} --teacher {root}/runs/photoss-1", "--epochs 0"),
+        ("distill {photos} --teacher {root}/runs/photoss-1 --student Ti/16 --image-size 32 --dry-run", "--epochs 0"),
     ],
 )
 def test_a_hint_that_is_typed_leads_on(

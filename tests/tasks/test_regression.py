@@ -307,7 +307,7 @@ def test_a_list_is_learnt_and_every_verb_answers(tmp_path: Path) -> None:
     assert result.value == pytest.approx(result.details["numbers"][0]["mae"], rel=1e-6), "an unknown number is no error"
     shown = {one.name: one.truth.replace("\u2212", "-") for one in result.examples}
     assert shown == {name: f"{float(numbers[name][0]):.4g}" for name in shown}
-    words = ("--label-column", "left", "--init", run, "--epochs", 1, "--threads", 1)
+    words = ("--label-column", "left", "--init", run, "--epochs", 1, "--threads", 1, "--verdicts", 2)
     assert call("train", listed, *words, "--out", tmp_path / "tuned").code == 0
     page = (
         (tmp_path / "tuned" / "run.html")

@@ -12,6 +12,7 @@ import yaml
 import vitrail
 from tests.cli.command import call
 from tests.photographs import make_photographs
+from tests.shared_runs import configuration
 from vitrail.data.columns import GROUP
 from vitrail.data.layout import Layout
 from vitrail.errors import UsageError
@@ -40,7 +41,7 @@ OPTIONS = TrainOptions(
 @pytest.mark.usefixtures("as_a_user")
 def test_what_was_named_is_stored_and_read_again(listed: Path, tmp_path: Path) -> None:
     named = {"label_column": "kind", "group_column": "visit", "fractions": "60/20/20"}
-    options = replace(OPTIONS, **named)
+    options = replace(OPTIONS, **named, size=None, config=configuration("photos"))
     result = vitrail.train(str(listed / "list.csv"), options=options, out=tmp_path / "run")
     stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["layout"]
     assert {name: value for name, value in stored.items() if value} == named

@@ -90,7 +90,7 @@ def test_a_background_of_another_size_is_not_called_none(cli: Cli, place: Path) 
 
 
 def test_as_many_images_as_the_hint_names_are_enough(cli: Cli, place: Path) -> None:
-    words = ["explain", place / "model", "--out", place / "page.html"]
+    words = ["explain", place / "model", "--image-size", 16, "--out", place / "page.html"]
     files = sorted((place / "images").iterdir())
     hint = re.search(r"at least (\d+) images", cli(*words, *files[:FEW]).err)
     assert hint, "ten images are too few"
