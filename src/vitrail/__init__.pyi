@@ -1,4 +1,4 @@
-from . import data as data, explain as explain, nn as nn, tasks as tasks, training as training
+from . import audit as audit, data as data, explain as explain, nn as nn, tasks as tasks, training as training
 from .check.check import check_data as check_data
 from .data.columns import Vocabulary as Vocabulary
 from .data.preprocessing import Preprocessing as Preprocessing

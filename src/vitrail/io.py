@@ -23,6 +23,7 @@ from vitrail.text import utf8
 
 PARQUET = ".parquet"  # of a table
 EVALUATION, EXPLANATION, SIMILAR, DATA, SHOW = "evaluation", "explanation", "similar", "data", "show"  # kinds of pages
+AUDIT = "audit"
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
@@ -400,6 +401,7 @@ def page_writer(place: Callable[[Path | None], Path], out: Path | None) -> Calla
 
 
 page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
+audit_place = partial(page_place, kind=AUDIT, what="an audit", beside=True)
 evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 neighbours_place = partial(page_place, kind=SIMILAR, what="a page of neighbours")
 data_place = partial(page_place, kind=DATA, what="the page of a check of data")

@@ -337,6 +337,47 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Audit(Inference, InPrecision, JobOptions, LayoutOptions):
+    """Ask of a whole set whether a model looks at the right thing, and what decides besides; on a page to sign.
+
+    Example: vitrail audit runs/latest ./photos
+
+    Attributes:
+        data: A named data set, folder, list or shards; default: the run's own data
+        masks: A folder with a mask of some images, of the same file name: where the thing is. Non-black pixels count.
+        images: Images that are explained and tested, drawn class by class (default: 100).
+        method: The method that explains them (default: generic_attention), or your own as MODULE:NAME, where MODULE can
+            be imported: maps of other tools are audited alike.
+        split: train, validation or test, or all of data without splits. Default: test; without it the samples that
+            training used least.
+        background: What replaces masked patches in the test: a folder of images, or another run; default: the model's
+            own background.
+        max_time: Time limit, such as 10m: fewer images and classes are asked.
+        fail_under: Rules for a pipeline, such as "supported>=0.7,border<0.1,shortcuts<=0": the worse end of an interval
+            decides, and the exit code is 1 if one fails.
+        against: The audit.json of an earlier audit: what changed since.
+        out: The page (.html), or a folder for it; default: audit.html. Its JSON and a folder of its parts are written
+            beside it; if interrupted, the same command continues.
+        json: Print the audit as one JSON object.
+    """
+
+    NEEDS: ClassVar[Mapping[str, str]] = {"workers": "ray"}
+
+    run: str = positional(help=RUN)
+    data: str = positional("")
+    masks: Path | None = None
+    images: int = option(100, least=1, example=100)
+    method: str | None = None
+    split: str | None = None
+    background: Path | None = None
+    max_time: str | None = option(metavar="DURATION", example="10m")
+    fail_under: str | None = option(metavar="RULES", example="supported>=0.7")
+    against: Path | None = option(metavar="FILE")
+    out: Path | None = None
+    json: bool = False
+
+
 # ---- features
 
 

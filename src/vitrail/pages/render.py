@@ -29,7 +29,7 @@ from markupsafe import Markup, escape as escaped
 from PIL import Image
 
 from vitrail import text as words
-from vitrail.io import DATA, EVALUATION, EXPLANATION, SHOW, SIMILAR
+from vitrail.io import AUDIT, DATA, EVALUATION, EXPLANATION, SHOW, SIMILAR
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart, linear_axis
 from vitrail.pages.colour import ColourRange, patch_colours
@@ -349,6 +349,16 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
         "tests": [similar.explain_command(one, model) for one in similar.found],
     }
     return document("similar.html", f"{heading} · vitrail", SIMILAR, values)
+
+
+def audit_page(audit: Any) -> str:
+    """The page of an audit, to be signed: three sentences, tables and images, and what was not asked.
+
+    Args:
+        audit: A `vitrail.audit.Audit`, whose values the template reads.
+    """
+    command = " ".join(words.short_paths(word, 1) for word in audit.command.split())
+    return document("audit.html", f"{audit.model} on {audit.data} · audit", AUDIT, {"audit": audit, "command": command})
 
 
 def data_page(report: Any, groups: Sequence[Mapping[str, Any]], command: str = "") -> str:

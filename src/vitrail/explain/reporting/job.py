@@ -21,7 +21,7 @@ from PIL import Image
 
 from vitrail.data.background import MOST
 from vitrail.data.columns import EVIDENCE, Column, Samples
-from vitrail.data.images import Images, evenly
+from vitrail.data.images import Images, NamedImage, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.reporting.explained import explain_in_batches
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
@@ -35,6 +35,11 @@ from vitrail.model import Model
 from vitrail.pages.views import Rates
 
 ROWS = 16  # images of a range
+
+Measure = Callable[[NamedImage, ReportPlan], dict[str, Any]]
+"""What else is measured of an image that holds evidence, as plain values; sent to workers."""
+
+NO_MEASURES: Mapping[str, Measure] = {}  # never changed
 
 
 class Explanations(NamedTuple):
@@ -57,6 +62,7 @@ def explain_all(
     out: Path,
     wanted: ReportOptions,
     *,
+    measures: Mapping[str, Measure] = NO_MEASURES,
     cluster: Cluster | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     notify: Callable[[str], object] = lambda sentence: None,
@@ -68,6 +74,7 @@ def explain_all(
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
         wanted: What is to be explained, and how, in plain values.
+        measures: What else stands in the line of an image that holds evidence, by its key.
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         progress: Called with images done, and all.
         notify: Called with a sentence about what is left out or borrowed.
@@ -102,8 +109,8 @@ def explain_all(
     ranges = split_up([samples.images], ROWS)
     to = out.with_suffix("").absolute()
     problems, cluster = list[tuple[str, str]](), cluster and replace(cluster, threads=threads)
-    work = partial(open_for_worker, wanted=wanted, openers=openers, columns=columns, folder=to)
-    carry = carry_of(cluster, partial(lines_of, plan, columns, to), work, "fp32")
+    work = partial(open_for_worker, wanted=wanted, openers=openers, columns=columns, folder=to, measures=measures)
+    carry = carry_of(cluster, partial(lines_of, plan, columns, to, measures), work, "fp32")
     count, left_out, bounded, verdicts = 0, 0, True, [list[str]() for _ in plan.methods if plan.trust]
     parted = complete_parts(out, LINES, job, ranges, carry, progress)
     with parted as parts, writing(out) as handle:
@@ -167,14 +174,23 @@ def _first(images: Images) -> Image.Image:
 
 
 def open_for_worker(
-    opening: Opening, wanted: ReportOptions, openers: Sequence[Opener], columns: Mapping[str, Column], folder: Path
+    opening: Opening,
+    wanted: ReportOptions,
+    openers: Sequence[Opener],
+    columns: Mapping[str, Column],
+    folder: Path,
+    measures: Mapping[str, Measure],
 ) -> Compute:
     """What a worker does: it loads the model by `opening`; the others are as for `plan_report` and `lines_of`."""
-    return partial(lines_of, with_others(plan_report(opening.load(), wanted), openers), columns, folder)
+    return partial(lines_of, with_others(plan_report(opening.load(), wanted), openers), columns, folder, measures)
 
 
 def lines_of(
-    plan: ReportPlan, columns: Mapping[str, Column], folder: Path, ranges: Sequence[IdRange]
+    plan: ReportPlan,
+    columns: Mapping[str, Column],
+    folder: Path,
+    measures: Mapping[str, Measure],
+    ranges: Sequence[IdRange],
 ) -> Iterator[list[dict[str, Any]]]:
     """A line for each image of each range, in turn, when its overlays are written; the columns are of all images."""
     for each in ranges:
@@ -195,6 +211,7 @@ def lines_of(
             line = one.to_dict([file.relative_to(folder.parent).as_posix() for file in files])
             for attribution in line["attributions"]:
                 del attribution["seconds"]  # which differ from one time to the next
-            lines.append(line)
+            more = {key: measure(images[row], plan) for key, measure in measures.items() if one.view.drawn}
+            lines.append(line | more)
             one = next(found, None)
         yield lines

@@ -1,0 +1,146 @@
+"""What can be taken out of an image and put onto another: the catalogue in which shortcuts are looked for.
+
+    mixed = edit.mix(receivers, donors)      # (b, c, h, w): receivers with this part of the donors
+
+An edit of an area exchanges the pixels that lie there, and nothing else. One of the whole image exchanges a property:
+the mean colour, the fine structure, all colour. A row of `EDITS` is all that an edit needs; one of your own is an
+`Edit` that is passed to `audit`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import Images
+
+Area = Bool[Tensor, "h w"]
+
+DEEP = 1 / 7  # of a side: of corners, strips and the rim
+CELLS = 28  # across an image without its fine structure, and half of its pixels at most
+DRAWS = 8  # of a place elsewhere, of which the one that overlaps least is taken
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A part of an image that can be exchanged.
+
+    Attributes:
+        name: Of the row.
+        words: As a sentence has it, such as "the upper left corner".
+        area: `area(height, width)`, where it lies; None of a property of the whole image.
+        exchange: `exchange(receivers, donors)`, both (b, c, h, w); None of an area.
+        expected: Whether the thing itself may well be there, as in the middle: it is measured, and never named as a
+            shortcut.
+    """
+
+    name: str
+    words: str
+    area: Callable[[int, int], Area] | None = None
+    exchange: Callable[[Images, Images], Images] | None = None
+    expected: bool = False
+
+    def mix(self, receivers: Images, donors: Images, moved: Size = (0, 0)) -> Images:
+        """Receivers with this part of the donors.
+
+        Args:
+            receivers: (b, c, h, w), as the network reads them.
+            donors: Of the same shape.
+            moved: By how many pixels the area is moved; what leaves at one side comes in at the other.
+        """
+        if self.exchange is not None:
+            return self.exchange(receivers, donors)
+        assert self.area is not None
+        area = self.area(*receivers.shape[2:]).roll(moved, (0, 1)).to(receivers.device)
+        return torch.where(area, donors, receivers)
+
+    def elsewhere(self, size: Size, patch: Size, generator: torch.Generator) -> Size:
+        """By how much to move the area, so that as large a one lies where chance puts it, mostly outside of it.
+
+        Args:
+            size: (height, width) of images.
+            patch: Of those; it is moved by whole patches.
+            generator: Of the draw, on the CPU.
+        """
+        if self.area is None:
+            return 0, 0
+        area, rows, columns = self.area(*size), size[0] // patch[0], size[1] // patch[1]
+        draws = [
+            (int(torch.randint(rows, (), generator=generator)), int(torch.randint(columns, (), generator=generator)))
+            for _ in range(DRAWS)
+        ]
+        moves = [(down * patch[0], right * patch[1]) for down, right in draws]
+        return min(moves, key=lambda move: int((area & area.roll(move, (0, 1))).sum()))
+
+
+def box(top: float, left: float, bottom: float, right: float, outside: bool = False) -> Callable[[int, int], Area]:
+    """An area between fractions of the sides, or all that lies outside of it."""
+
+    def area(height: int, width: int) -> Area:
+        found = torch.zeros(height, width, dtype=torch.bool)
+        found[round(top * height) : round(bottom * height), round(left * width) : round(right * width)] = True
+        return ~found if outside else found
+
+    return area
+
+
+def exchange_tint(receivers: Images, donors: Images) -> Images:
+    """The mean of each channel."""
+    return receivers + (donors - receivers).mean(dim=(2, 3), keepdim=True)
+
+
+def exchange_fine(receivers: Images, donors: Images) -> Images:
+    """What an image of 28 cells across has lost: edges, texture, small marks."""
+    return coarse(receivers) + donors - coarse(donors)
+
+
+def exchange_colour(receivers: Images, donors: Images) -> Images:
+    """What differs from grey; of images of one channel nothing."""
+    return receivers.mean(dim=1, keepdim=True) + donors - donors.mean(dim=1, keepdim=True)
+
+
+def coarse(images: Images) -> Images:
+    """Images without their fine structure, (b, c, h, w)."""
+    size = (images.shape[2], images.shape[3])
+    small = F.interpolate(images, [min(CELLS, side // 2) for side in size], mode="area")
+    return F.interpolate(small, size, mode="bilinear", align_corners=False)
+
+
+EDITS = (
+    Edit("upper-left", "the upper left corner", box(0, 0, DEEP, DEEP)),
+    Edit("upper-right", "the upper right corner", box(0, 1 - DEEP, DEEP, 1)),
+    Edit("lower-left", "the lower left corner", box(1 - DEEP, 0, 1, DEEP)),
+    Edit("lower-right", "the lower right corner", box(1 - DEEP, 1 - DEEP, 1, 1)),
+    Edit("top", "the upper edge", box(0, 0, DEEP, 1)),
+    Edit("bottom", "the lower edge", box(1 - DEEP, 0, 1, 1)),
+    Edit("left", "the left edge", box(0, 0, 1, DEEP)),
+    Edit("right", "the right edge", box(0, 1 - DEEP, 1, 1)),
+    Edit("rim", "the rim", box(DEEP / 2, DEEP / 2, 1 - DEEP / 2, 1 - DEEP / 2, outside=True)),
+    Edit("centre", "the middle", box(0.25, 0.25, 0.75, 0.75), expected=True),
+    Edit("fine", "the fine structure", exchange=exchange_fine),
+    Edit("tint", "the mean colour", exchange=exchange_tint),
+    Edit("colour", "the colours", exchange=exchange_colour, expected=True),
+)
+
+
+def check_edits(edits: Sequence[Edit]) -> None:
+    """Refuse an empty catalogue, two parts of one name, and one that says neither or both of where and how.
+
+    Raises:
+        UsageError: Names it.
+    """
+    names = [edit.name for edit in edits]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if not names or twice is not None:
+        problem = "there is no part to try" if not names else f"two parts are called '{twice}'"
+        raise UsageError(problem, "edits=vitrail.audit.EDITS, or with parts of your own behind them")
+    for edit in edits:
+        if (edit.area is None) == (edit.exchange is None):
+            raise UsageError(
+                f"the part '{edit.name}' needs either area or exchange", "Edit(name, words, area=box(...))"
+            )

@@ -1,0 +1,322 @@
+"""The jobs of an audit: does a network look at the right thing, over a whole set, and what decides besides?
+
+    found = vitrail.audit.audit(model, "photos")
+    found.supported        of how many images the explanation is supported, with its interval
+    found.areas            where the evidence is: border, mask, background, each beside an area elsewhere
+    found.named            parts of the image that decide by themselves, class by class
+    found.save("audit.html")
+
+Each of three jobs goes on where it was stopped: verdicts on a sample that is drawn class by class (`maps.jsonl`); every
+part of the catalogue on the first half of the images of each class (`first.jsonl`); what that proposes on the second
+half (`second.jsonl`).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vitrail.arguments import typed
+from vitrail.audit.areas import area_drops, shares
+from vitrail.audit.edits import EDITS, Edit, check_edits
+from vitrail.audit.result import Audit, compared
+from vitrail.audit.sampling import Chosen, Trio, choose, open_samples, passes_in
+from vitrail.audit.shortcuts import (
+    Shortcut,
+    by_class,
+    mean_effect,
+    propose,
+    swap_lines,
+    swaps_for_worker,
+    tested_parts,
+)
+from vitrail.data.columns import GROUP, Samples
+from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.sources import Data
+from vitrail.errors import UsageError, counted
+from vitrail.explain.methods import DEFAULT, MethodLike
+from vitrail.explain.reporting.job import explain_all
+from vitrail.explain.reporting.plan import ReportOptions
+from vitrail.explain.reporting.report import rates
+from vitrail.io import other_out, read_json, to_json, write_file, writing
+from vitrail.jobs.cluster import Cluster, carry_of
+from vitrail.jobs.parts import LINES, choices, complete_parts, split_up
+from vitrail.jobs.precision import PrecisionOption, identity_of
+from vitrail.model import Model, load
+from vitrail.nn.networks import weights_hash
+from vitrail.pages.views import MadeView, Rates
+from vitrail.text import short_paths
+
+IMAGES = 100  # with a verdict, unless more are asked for
+TRIOS = 8  # of a range
+
+
+@typed
+def audit(
+    model: str | Path | Model,
+    data: Data | None = None,
+    *,
+    masks: str | Path | None = None,
+    images: int = IMAGES,
+    method: MethodLike = DEFAULT,
+    edits: Sequence[Edit] = EDITS,
+    data_root: str | Path | None = None,
+    layout: Layout = AS_FOUND,
+    split: str | None = None,
+    background: str | Path | None = None,
+    precision: PrecisionOption = "auto",
+    max_seconds: float | None = None,
+    folder: str | Path | None = None,
+    earlier: Mapping[str, Any] | None = None,
+    cluster: Cluster | None = None,
+    command: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    notify: Callable[[str], object] = lambda sentence: None,
+) -> Audit:
+    """Audit a model on data: how often its explanations hold, where the evidence is, and what decides besides.
+
+    Args:
+        model: A run or model folder, other weights, or a loaded model.
+        data: As for `evaluate`; the data of the run when None. Without labels there are rates of predictions only.
+        masks: A folder with a mask of some images, where the thing is.
+        images: How many get a verdict, drawn class by class.
+        method: That explains, by name or as a function.
+        edits: The catalogue in which shortcuts are looked for.
+        data_root: Folder of the named sets.
+        layout: Columns and groups of the data, where they are named.
+        split: Name of the split; test, else validation, else all samples when None.
+        background: What replaces masked patches; the model's own when None.
+        precision: Of the passes of verdicts.
+        max_seconds: So much time at most: fewer images and classes are asked.
+        folder: Where its jobs write, so that the same call goes on where it was stopped; a temporary one when None.
+        earlier: The JSON of an earlier audit, with which this one is compared.
+        cluster: Where else to compute, by workers of Ray.
+        command: The command line, for the page.
+        progress: Called with images done, and all: three times over, for verdicts, every part, and what that proposes.
+        notify: Called with a sentence about what is left aside.
+
+    Raises:
+        UsageError: There are no data, or something else lies in the folder.
+        DataError: The model or the data cannot be used.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    if model.reads_text or model.output.generates or model.output.choose is None:
+        problem = f"an audit is of models that answer images by classes or numbers, not of the task {model.task.name}"
+        raise UsageError(problem, f"vitrail evaluate {model.loaded_from or 'RUN'}")
+    check_edits(edits)
+    root = None if data_root is None else Path(data_root)
+    name, samples, notes = open_samples(model, data, root, split, layout)
+    for note in notes:
+        notify(note)
+    made = Asked(
+        model,
+        samples,
+        ReportOptions(methods=method, background=None if background is None else str(background), precision=precision),
+        tuple(edits),
+        None if masks is None else Path(masks).absolute(),
+    )
+    passes = partial(passes_in, model, samples, max_seconds)
+    with TemporaryDirectory() as place:
+        where = Path(folder or place)
+        chosen = settle(where, made, lambda: choose(model, samples, images, passes(), edits), [images, max_seconds])
+        found = run_jobs(made, chosen, where, cluster, progress)
+    found = replace(found, data=short_paths(name), notes=(*notes, *found.notes), command=command)
+    return found if earlier is None else compared(found, earlier)
+
+
+# ---- the jobs
+
+
+class Asked(NamedTuple):
+    """What is audited, on what, and how."""
+
+    model: Model
+    samples: Samples
+    wanted: ReportOptions
+    edits: tuple[Edit, ...]
+    masks: Path | None
+
+
+def settle(folder: Path, asked: Asked, make: Callable[[], Chosen], limits: Sequence[Any]) -> Chosen:
+    """Which images are asked: as it was chosen when these jobs were started, else as it is chosen now, and written.
+
+    Raises:
+        UsageError: Jobs of another audit lie there, or something else.
+    """
+    job = {
+        **identity_of(asked.model),
+        "images": asked.samples.images.digest().hex(),
+        "options": {name: str(value) for name, value in vars(asked.wanted).items()},
+        "parts": [edit.name for edit in asked.edits],
+        "masks": str(asked.masks),
+        "limits": list(limits),
+    }
+    file = folder / "job.json"
+    if not file.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"{folder}, the folder for the parts of the audit, exists", other_out(folder))
+        chosen = make()
+        write_file(file, to_json({"job": job, "chosen": vars(chosen)}))
+        return chosen
+    before = read_json(file, f"another folder; or rm -r {folder}")
+    if before["job"] != json.loads(to_json(job)):
+        differing = [name for name in job if before["job"].get(name) != json.loads(to_json(job[name]))]
+        raise UsageError(f"{folder} is of an audit with other {' and '.join(differing)}", other_out(folder))
+    chosen = before["chosen"]
+    halves = tuple([Trio(*trio) for trio in half] for half in chosen["halves"])
+    asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
+    return Chosen(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
+
+
+def run_jobs(
+    asked: Asked, chosen: Chosen, folder: Path, cluster: Cluster | None, progress: Callable[[int, int], None]
+) -> Audit:
+    """The three jobs, or what is left of them, and what they found."""
+    model, samples, edits, name = asked.model, asked.samples, asked.edits, asked.model.output.name
+    maps, job = folder / "maps.jsonl", partial(swap_job, asked, cluster=cluster, progress=progress)
+    if not maps.exists():
+        explained = samples.select(np.array(chosen.explained, np.int64))
+        measures = {"areas": partial(area_drops, masks=asked.masks)}
+        explain_all(explained, model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
+    lines = [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
+    first, second = chosen.halves
+    every = {label: [edit.name for edit in edits] for label in chosen.asked}
+    tried = job(folder / "first.jsonl", first, every)
+    proposed = {label: parts for label, parts in propose(tried, edits).items() if parts}
+    left = [trio for trio in second if trio.label in proposed]
+    tested = job(folder / "second.jsonl", left, proposed)
+    shortcuts = tested_parts(tested, proposed, edits, name, model.preprocessing.size)
+    parts = {
+        name(label): {edit.name: mean_effect(own, edit.name) for edit in edits}
+        for label, own in by_class(tried).items()
+    }
+    drops, unread = [line["areas"] for line in lines if line.get("areas")], sum("problem" in line for line in lines)
+    notes = [
+        *chosen.notes,
+        *masks_note(asked, drops),
+        *([f"{counted(unread, 'image')} could not be read."] * bool(unread)),
+    ]
+    weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
+    return Audit(
+        model=short_paths(model.loaded_from) or "a model in memory",
+        data="",
+        images=len(samples),
+        verdicts=verdicts_of(lines, samples, chosen.explained),
+        areas=shares(drops),
+        shortcuts=tuple(shortcuts),
+        parts=parts,
+        catalogue=tuple(edit.words for edit in edits),
+        asked={name(label): counts for label, counts in chosen.asked.items()},
+        notes=tuple(notes),
+        names={row: samples.name(row) for one in shortcuts for proof in one.proofs for row in (proof.own, proof.other)},
+        made=MadeView(now, {"vitrail": version("vitrail"), "torch": torch.__version__}, weights),
+        fingerprints={"weights": weights, "data": samples.images.digest().hex()[:12]},
+        pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
+    )
+
+
+def swap_job(
+    asked: Asked,
+    out: Path,
+    trios: Sequence[Trio],
+    parts: Mapping[int, Iterable[str]],
+    *,
+    cluster: Cluster | None,
+    progress: Callable[[int, int], None],
+) -> list[dict[str, Any]]:
+    """What moving parts did to trios, a line each; as it was found where that is done.
+
+    Args:
+        asked: What is audited.
+        out: The file of the lines.
+        trios: All.
+        parts: Which are moved, of each class.
+        cluster: Where else to compute.
+        progress: Called with images done, and all.
+    """
+    progress(0, max(1, len(trios)))  # here the next stage begins, whatever is left of it
+    if not trios:
+        return []
+    if not out.exists():
+        names = [[*parts[trio.label]] for trio in trios]
+        rows = np.array([row for trio in trios for row in trio[:3]], np.int64)
+        ranges = split_up([asked.samples.images.select(rows)], 3 * TRIOS)
+        model = asked.model
+        job = {
+            "verb": "audit",
+            **identity_of(model),
+            "trios": trios,
+            "parts": names,
+            **choices(TRIOS, model.device, "fp32"),
+        }
+        here, work = partial(swap_lines, model, asked.edits, trios, names), partial(swaps_for_worker, edits=asked.edits)
+        carry = carry_of(cluster, here, partial(work, trios=trios, names=names), "fp32")
+        with complete_parts(out, LINES, job, ranges, carry, progress) as found, writing(out) as handle:
+            for each in ranges:
+                for line in found.read(each.number):
+                    handle.write(to_json(line, indent=None).encode())
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+# ---- what they found
+
+
+def verdicts_of(
+    lines: Sequence[Mapping[str, Any]], samples: Samples, rows: Sequence[int]
+) -> dict[str, tuple[Rates, ...]]:
+    """Rates of verdicts: of all, of each true class and group, and of right and wrong predictions.
+
+    Args:
+        lines: Of images, in the order of the rows; one without a verdict counts nowhere.
+        samples: All.
+        rows: Of the images.
+    """
+    found = dict[str, dict[str, list[str]]]()
+    groups = samples.column(GROUP) if GROUP in samples.columns else None
+    for row, line in zip(rows, lines, strict=True):
+        if "attributions" not in line:
+            continue
+        verdict, truth = line["attributions"][0]["trust"]["verdict"], true_word(line)
+        places = {"all": "all"}
+        if truth is not None:
+            places |= {"class": truth[1], "prediction": "right" if truth[0] == truth[1] else "wrong"}
+        if groups is not None:
+            places["group"] = groups.word(row)
+        for key, name in places.items():
+            found.setdefault(key, {}).setdefault(name, []).append(verdict)
+    every = {key: tuple(rates(name, own) for name, own in sorted(names.items())) for key, names in found.items()}
+    return {"all": (rates("all", []),), **every}
+
+
+def true_word(line: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The answer and the truth of an image, where both are one word; None where the truth is not known."""
+    key = next((name for name in line if f"true_{name}" in line), "")
+    truth = line.get(f"true_{key}")
+    return (str(line[key]), truth) if isinstance(truth, str) else None
+
+
+def masks_note(asked: Asked, drops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many images have a mask, where not all have."""
+    count = sum("mask" in each for each in drops)
+    if asked.masks is None or count == len(drops):
+        return []
+    return [f"{count} of {counted(len(drops), 'image')} with evidence have a mask; the others say nothing of it."]
+
+
+def pictures_of(one: Shortcut, asked: Asked) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each proof of a shortcut the image without the part, and the other one with it, as pixels (h, w, c)."""
+    (edit,) = (edit for edit in asked.edits if edit.name == one.part)
+    found, shape = [], asked.model.preprocessing
+    for proof in one.proofs:
+        own, other = asked.model.tensor([asked.samples.images.open(row) for row in (proof.own, proof.other)]).split(1)
+        pixels = shape.to_pixels(torch.cat([edit.mix(own, other), edit.mix(other, own)])).permute(0, 2, 3, 1).numpy()
+        found.append((pixels[0], pixels[1]))
+    return found

@@ -1,0 +1,172 @@
+"""What an audit found, as a value that knows its sentences, its figures, its JSON and its page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.arguments import typed
+from vitrail.audit.rules import Change, Figure, changes
+from vitrail.audit.shortcuts import Shortcut, least_share
+from vitrail.errors import counted
+from vitrail.explain.reporting.report import SUPPORTED, rates
+from vitrail.io import audit_place, check_writable, to_json, write_file
+from vitrail.pages.render import audit_page
+from vitrail.pages.views import MadeView, Rates
+from vitrail.text import percent
+
+
+@typed
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an audit found; it knows its JSON and its page.
+
+    Attributes:
+        model: What the model is called.
+        data: What was audited.
+        images: Of how many images.
+        verdicts: Rates of verdicts: of all, and by `class`, `group`, and for right and wrong predictions.
+        areas: Where the evidence is, see `vitrail.audit.areas.shares`.
+        shortcuts: What was tested, the named ones first.
+        parts: Of each class that was asked the mean effect of every part on the first half, in nats.
+        catalogue: The parts that were tried, in words.
+        asked: How many images of each class stood in each half.
+        notes: What was not asked, and why, in sentences.
+        names: Of the images by their rows.
+        made: When and with what.
+        fingerprints: Of the weights and of the data.
+        command: The command line; empty for a call in Python.
+        changes: Since an earlier audit, if there is one.
+        pictures: Of named shortcuts by class and part, (images without it, others with it), as pixels, for the page.
+    """
+
+    model: str
+    data: str
+    images: int
+    verdicts: Mapping[str, tuple[Rates, ...]]
+    areas: Mapping[str, Mapping[str, Any]]
+    shortcuts: tuple[Shortcut, ...]
+    parts: Mapping[str, Mapping[str, float]]
+    catalogue: tuple[str, ...]
+    asked: Mapping[str, tuple[int, int]]
+    notes: tuple[str, ...]
+    names: Mapping[int, str]
+    made: MadeView
+    fingerprints: Mapping[str, str]
+    command: str = ""
+    changes: tuple[Change, ...] = ()
+    pictures: Mapping[tuple[str, str], Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def supported(self) -> Rates:
+        """Of how many images the explanation is supported."""
+        return self.verdicts["all"][0]
+
+    @property
+    def named(self) -> tuple[Shortcut, ...]:
+        """The shortcuts that were found."""
+        return tuple(one for one in self.shortcuts if one.named)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """What a rule can ask for, by name: verdicts, areas, each class's own, and the number of shortcuts."""
+        every = self.supported
+        found = {"shortcuts": Figure(len(self.named), (len(self.named), len(self.named)), len(self.asked))}
+        for name, count in {SUPPORTED: 0, **every.counts}.items():
+            own = rates(name, [SUPPORTED] * count + ["cannot tell"] * (every.images - count)) if count else None
+            low, high = (0.0, rates(name, ["weak"] * every.images).interval[1]) if own is None else own.interval
+            found[name] = Figure(count / max(1, every.images), (low, high), every.images)
+        for one in self.verdicts.get("class", ()):
+            found[f"{SUPPORTED}:{one.name}"] = Figure(one.supported / one.images, one.interval, one.images)
+        for name, row in self.areas.items():
+            found[name] = Figure(row["share"], tuple(row["interval"]), row["images"])
+        return found
+
+    @property
+    def missed(self) -> str:
+        """How small a shortcut would have been missed, in a sentence; empty where none was looked for."""
+        if not self.asked:
+            return ""
+        few = min(second for _, second in self.asked.values())
+        share = least_share(few, max(1, len(self.shortcuts)))
+        rare = "Any shortcut" if share > 1 else f"A shortcut that decides fewer than {percent(share, 0)} of a class"
+        return f"{rare} would probably be missed where {counted(few, 'image')} of a class were tested."
+
+    @property
+    def sentences(self) -> tuple[str, str, str]:
+        """What was asked, what holds, and what does not, for a person who has to decide."""
+        every, some = self.supported, counted(len(self.asked), "class", "classes")
+        asked = f"{counted(every.images, 'image')} of {self.data}, drawn class by class, were explained and tested"
+        if self.asked:
+            asked += f", and {some} were searched for parts of the image that decide by themselves"
+        holds = f"{every.words}" if every.images else "No image could be tested"
+        if border := self.areas.get("border"):
+            holds += (
+                f"; the border holds {percent(border['share'], 0)} of the evidence, where an area of its shape "
+                f"elsewhere holds {percent(border['moved'], 0)}"
+            )
+        if not self.asked:
+            fails = "Whether a part of the image decides by itself was not asked"
+        elif not self.named:
+            fails = "No part of the image was found that decides by itself"
+        else:
+            one = self.named[0]
+            fails = (
+                f"For “{one.label}” {one.words} decides: without it {percent(one.without, 0)} of its images are "
+                f"recognised, as they are {percent(one.recall, 0)}, and without an area elsewhere "
+                f"{percent(one.elsewhere, 0)}"
+            )
+            if len(self.named) > 1:
+                fails += f"; {counted(len(self.named) - 1, 'more shortcut')} stands below"
+        return f"{asked}.", f"{holds}.", f"{fails}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "model": self.model,
+            "data": self.data,
+            "images": self.images,
+            "sentences": list(self.sentences),
+            "verdicts": {
+                key: [each.to_dict() | {"name": each.name} for each in own] for key, own in self.verdicts.items()
+            },
+            "areas": {name: dict(row) for name, row in self.areas.items()},
+            "shortcuts": [one.to_dict(self.names.__getitem__) for one in self.shortcuts],
+            "parts": {label: dict(own) for label, own in self.parts.items()},
+            "catalogue": list(self.catalogue),
+            "asked": {label: list(count) for label, count in self.asked.items()},
+            "figures": {name: each.to_dict() for name, each in self.figures.items()},
+            "changes": [each.to_dict() for each in self.changes],
+            "notes": list(self.notes),
+            "fingerprints": dict(self.fingerprints),
+            "made": {**vars(self.made), "command": self.command},
+        }
+
+    def page(self) -> str:
+        """One HTML page to sign: sentences first, then tables and images, then limits."""
+        return audit_page(self)
+
+    @typed
+    def save(self, out: str | Path) -> Path:
+        """Write the page, and beside it the JSON under the same name.
+
+        Raises:
+            UsageError: That place is taken, or nothing can be written there.
+        """
+        page = audit_place(Path(out))
+        check_writable(page)
+        write_file(page, self.page())
+        write_file(page.with_suffix(".json"), to_json(self.to_dict()))
+        return page
+
+
+def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
+    """The audit with what changed since an earlier one, and with what that was of, where it was of something else."""
+    notes, before = list(found.notes), earlier.get("fingerprints", {})
+    if before.get("data") != found.fingerprints["data"]:
+        notes.append(f"The earlier audit was of other images ({earlier.get('data', 'not said')}).")
+    if before.get("weights") != found.fingerprints["weights"]:
+        notes.append(f"The earlier audit was of other weights ({earlier.get('model', 'not said')}).")
+    if not {*found.asked} & {*earlier.get("asked", {})} and found.asked:
+        notes.append("No class was searched for shortcuts in both audits.")
+    return replace(found, notes=tuple(notes), changes=tuple(changes(found.figures, earlier["figures"])))

@@ -1,0 +1,366 @@
+"""Which parts decide where they should not: each part of the catalogue is moved between a class and the others.
+
+For an image x of the class, an image o of another and t of another again, with a part A of the catalogue and an area B
+of the same shape elsewhere, in log-odds of the class (nats):
+
+    put on     odds(o with A of x) - odds(o with A of t)      what the class adds there, the tear being the same
+    taken out  odds(x) - odds(x with A of o)
+    effect     (put on + taken out) at A, less the same at B
+
+A shortcut is looked for on one half of the images and tested on the other (`sampling`), so that what the first half
+proposes is a hypothesis that the second has not seen. There the exact sign test asks whether more than half of the
+images have an effect above zero; Holm's method holds the chance of any false name at 5 % over all that were tested. One
+is named from a mean effect of 1 nat on, which moves even odds to 73 %: a weak network moves a little by everything. A
+property of the whole image has no elsewhere: its effect is what was put on.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitrail.audit.edits import Edit
+from vitrail.audit.sampling import Trio
+from vitrail.explain.reporting.plan import patch_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, seed_of
+from vitrail.jobs.parts import Compute, IdRange
+from vitrail.jobs.precision import Opening
+from vitrail.model import Model
+from vitrail.nn import evaluating
+from vitrail.text import ShortRepr
+
+LEAST = 1.0  # nats, from which mean effect on a part is named
+PROPOSED = 0.5  # nats, from which on the first half proposes one
+MOST = 3  # proposals of a class
+LEVEL = 0.05  # of Holm's method
+POWER = 0.8  # with which a shortcut is named, where it is said how small a one would be missed
+SHOWN = 10  # images that prove a shortcut
+SAME = 0.8  # of the strongest effect, from which on a smaller area that overlaps is the better name
+
+
+class Swap(NamedTuple):
+    """What moving one part did to one trio, in nats; `kept` is whether the image is still taken for its class.
+
+    Attributes:
+        on: What the part adds to the other image.
+        on_elsewhere: The same of an area elsewhere; 0 of a property of the whole image.
+        out: What the image loses without the part.
+        out_elsewhere: The same elsewhere.
+        kept: Whether the class is still predicted without the part.
+        kept_elsewhere: Without an area elsewhere.
+    """
+
+    on: float
+    on_elsewhere: float
+    out: float
+    out_elsewhere: float
+    kept: bool
+    kept_elsewhere: bool
+
+    @property
+    def effect(self) -> float:
+        """By how much moving the part moves the odds, beyond an area of its shape elsewhere."""
+        return self.on - self.on_elsewhere + self.out - self.out_elsewhere
+
+
+# ---- the job
+
+
+def swap_lines(
+    model: Model,
+    edits: Sequence[Edit],
+    trios: Sequence[Trio],
+    names: Sequence[Sequence[str]],
+    ranges: Sequence[IdRange],
+) -> Iterator[list[dict[str, Any]]]:
+    """A line for each trio of each range: what moving each of its parts did.
+
+    Args:
+        model: That is audited.
+        edits: The catalogue.
+        trios: Of all ranges; the images of a range are those of its trios, one behind the other.
+        names: For each trio the parts that are moved.
+        ranges: In order.
+    """
+    by_name = {edit.name: edit for edit in edits}
+    for each in ranges:
+        lines = []
+        for place in range(0, len(each.ids), 3):
+            number = (each.first + place) // 3
+            opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
+            wanted = [by_name[name] for name in names[number]]
+            right, swaps = swap_parts(model, opened, trios[number].label, wanted, number)
+            found = {edit.name: swap._asdict() for edit, swap in zip(wanted, swaps, strict=True)}
+            lines.append({"trio": list(trios[number]), "right": right, "swaps": found})
+        yield lines
+
+
+def swap_parts(
+    model: Model, opened: Sequence[Image.Image], label: int, edits: Sequence[Edit], seed: int
+) -> tuple[bool, list[Swap]]:
+    """Whether an image is taken for its class, and what moving each part of it does.
+
+    Args:
+        model: That is audited.
+        opened: The image, one of another class, and one of another again.
+        label: The class of the first.
+        edits: The parts.
+        seed: Of the places elsewhere.
+    """
+    own, other, third = model.tensor(list(opened)).split(1)
+    patch, made = patch_of(model), [own, other]
+    generator = torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
+    for edit in edits:
+        for moved in moves_of(edit, own, patch, generator):
+            made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
+    images = torch.cat(made)
+    with evaluating(model.network):
+        outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
+    odds = log_odds(model, outputs, label).tolist()
+    right = (model.output.error(outputs.cpu(), model.output.targets(np.full(len(outputs), label))) == 0).tolist()
+    swaps, at = list[Swap](), 2
+    for edit in edits:
+        here = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
+        at, there = at + 3, (0.0, 0.0, right[0])
+        if edit.area is not None:
+            there = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
+            at += 3
+        else:
+            here = here[0], 0.0, here[2]
+        swaps.append(Swap(here[0], there[0], here[1], there[1], here[2], there[2]))
+    return right[0], swaps
+
+
+def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:
+    """Where a part is, and of an area also where one of its shape lies elsewhere."""
+    size = (images.shape[2], images.shape[3])
+    return [(0, 0)] if edit.area is None else [(0, 0), edit.elsewhere(size, patch, generator)]
+
+
+def log_odds(model: Model, outputs: Float[Tensor, "b v"], label: int) -> Float[Tensor, " b"]:
+    """Of a class among all, or of one of several labels, up to a constant that is the same for all, in nats."""
+    chosen = model.output.choose(outputs, label)
+    return chosen.effect(outputs, outputs[:1])
+
+
+def swaps_for_worker(
+    opening: Opening, edits: Sequence[Edit], trios: Sequence[Trio], names: Sequence[Sequence[str]]
+) -> Compute:
+    """What a worker does, with the model that it loads."""
+    return partial(swap_lines, opening.load(), edits, trios, names)
+
+
+# ---- what was found
+
+
+class Proof(NamedTuple):
+    """Two images that show a shortcut: rows of one of the class and of another, and what moving the part did, in nats.
+
+    Attributes:
+        own: The row of the image of the class.
+        other: That of the other.
+        on: What the part adds to the other, beyond the same part of a third image.
+        out: What the image loses without it; of a property of the whole image nothing.
+    """
+
+    own: int
+    other: int
+    on: float
+    out: float
+
+
+@dataclass(frozen=True, repr=False)
+class Shortcut(ShortRepr):
+    """A part that was tested on a class.
+
+    Attributes:
+        label: The class, by its name.
+        part: The name of the edit.
+        words: What it is, as a sentence has it.
+        effect: The mean effect on the images of the second half, in nats.
+        found: The same on the first half, which proposed it.
+        p: Of the exact sign test.
+        adjusted: The same by Holm's method.
+        images: On so many.
+        share: Of the images that are taken for their class, so many are not without the part.
+        share_elsewhere: And so many not without an area elsewhere.
+        recall: Of the class on these images, as they are.
+        without: Without the part.
+        elsewhere: Without an area elsewhere.
+        named: Whether it is a shortcut.
+        also: Other names of the same place that were named as well.
+        proofs: Images that show it, the strongest first.
+    """
+
+    label: str
+    part: str
+    words: str
+    effect: float
+    found: float
+    p: float
+    adjusted: float
+    images: int
+    share: float
+    share_elsewhere: float
+    recall: float
+    without: float
+    elsewhere: float
+    named: bool
+    also: tuple[str, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+
+    def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
+        """Plain values, with the names of files."""
+        proofs = [
+            {"file": name(one.own), "other": name(one.other), "put_on": one.on, "taken_out": one.out}
+            for one in self.proofs
+        ]
+        return {**asdict(self), "also": list(self.also), "proofs": proofs}
+
+
+def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
+    """Of each class the parts that the first half proposes, with their mean effects, the largest first."""
+    found = dict[int, dict[str, float]]()
+    for label, own in by_class(lines).items():
+        effects = {edit.name: mean_effect(own, edit.name) for edit in edits if not edit.expected}
+        best = sorted(effects, key=lambda name: -effects[name])[:MOST]
+        found[label] = {name: effects[name] for name in best if effects[name] >= PROPOSED}
+    return found
+
+
+def by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
+    """The lines of each class."""
+    found = dict[int, list[Mapping[str, Any]]]()
+    for line in lines:
+        found.setdefault(Trio(*line["trio"]).label, []).append(line)
+    return found
+
+
+def mean_effect(lines: Sequence[Mapping[str, Any]], part: str) -> float:
+    """The mean effect of a part, in nats."""
+    return float(np.mean([Swap(**line["swaps"][part]).effect for line in lines]))
+
+
+def tested_parts(
+    lines: Sequence[Mapping[str, Any]],
+    proposed: Mapping[int, Mapping[str, float]],
+    edits: Sequence[Edit],
+    name: Callable[[int], str],
+    size: tuple[int, int],
+) -> list[Shortcut]:
+    """What was proposed, tested on the second half; the named ones first.
+
+    Args:
+        lines: Of the second half.
+        proposed: By the first half.
+        edits: The catalogue.
+        name: Of a class.
+        size: (height, width) of images.
+    """
+    by_name, own = {edit.name: edit for edit in edits}, by_class(lines)
+    tests = [
+        (label, part, first, [Swap(**line["swaps"][part]) for line in own[label]])
+        for label, parts in proposed.items()
+        for part, first in parts.items()
+        if label in own
+    ]
+    values = [sign_test([swap.effect for swap in swaps]) for *_, swaps in tests]
+    found = list[Shortcut]()
+    for (label, part, first, swaps), p, adjusted in zip(tests, values, holm(values), strict=True):
+        right = [line["right"] for line in own[label]]
+        effects = [swap.effect for swap in swaps]
+        lost = [[before and not kept for before, kept in zip(right, side, strict=True)] for side in _kept(swaps)]
+        order = np.argsort(effects)[::-1][:SHOWN].tolist()
+        trios = [Trio(*line["trio"]) for line in own[label]]
+        effect = float(np.mean(effects))
+        found.append(
+            Shortcut(
+                label=name(label),
+                part=part,
+                words=by_name[part].words,
+                effect=effect,
+                found=first,
+                p=p,
+                adjusted=adjusted,
+                images=len(swaps),
+                share=sum(lost[0]) / max(1, sum(right)),
+                share_elsewhere=sum(lost[1]) / max(1, sum(right)),
+                recall=float(np.mean(right)),
+                without=float(np.mean(_kept(swaps)[0])),
+                elsewhere=float(np.mean(_kept(swaps)[1])),
+                named=adjusted <= LEVEL and effect >= LEAST,
+                proofs=tuple(Proof(trios[at].own, trios[at].other, swaps[at].on, swaps[at].out) for at in order),
+            )
+        )
+    return _one_name_a_place(found, by_name, size)
+
+
+def _kept(swaps: Sequence[Swap]) -> tuple[list[bool], list[bool]]:
+    """Whether each image is still taken for its class without the part, and without an area elsewhere."""
+    return [swap.kept for swap in swaps], [swap.kept_elsewhere for swap in swaps]
+
+
+def sign_test(effects: Sequence[float]) -> float:
+    """p of the exact one-sided sign test: that so many effects are above zero where either sign is as likely."""
+    above, below = sum(value > 0 for value in effects), sum(value < 0 for value in effects)
+    count = above + below
+    return sum(math.comb(count, k) for k in range(above, count + 1)) / 2**count if count else 1.0
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Values of p adjusted for being so many (Holm, 1979): below a limit with at most that chance of any false one."""
+    order, found, worst = np.argsort(values, kind="stable").tolist(), [1.0] * len(values), 0.0
+    for place, number in enumerate(order):
+        worst = max(worst, min(1.0, (len(values) - place) * values[number]))
+        found[number] = worst
+    return found
+
+
+def least_share(images: int, tests: int) -> float:
+    """The least part of a class that a shortcut decides to be named in four of five audits; above 1 where none is.
+
+    The images that it does not decide are taken to fall on either side of zero alike.
+
+    Args:
+        images: Of the class, in the second half.
+        tests: Over which Holm's method counts.
+    """
+
+    def beyond(k: int, chance: float) -> float:
+        return sum(math.comb(images, j) * chance**j * (1 - chance) ** (images - j) for j in range(k, images + 1))
+
+    needed = next((k for k in range(images + 1) if beyond(k, 0.5) <= LEVEL / tests), images + 1)
+    return next((share / 100 for share in range(101) if beyond(needed, (1 + share / 100) / 2) >= POWER), 1.01)
+
+
+def _one_name_a_place(found: Sequence[Shortcut], edits: Mapping[str, Edit], size: tuple[int, int]) -> list[Shortcut]:
+    """The named ones first, areas before the whole image; of areas that overlap one name, with the others beside it.
+
+    It is the smallest area whose effect is nearly that of the strongest. A mark has edges and colours, so that where it
+    lies says more than that they count.
+    """
+
+    def area(one: Shortcut) -> Tensor:  # of a property of the whole image none
+        where = edits[one.part].area
+        return torch.zeros(size, dtype=torch.bool) if where is None else where(*size)
+
+    def overlap(one: Shortcut, other: Shortcut) -> bool:
+        own, others = area(one), area(other)
+        return 2 * int((own & others).sum()) >= min(int(own.sum()), int(others.sum())) > 0
+
+    left = sorted((one for one in found if one.named), key=lambda one: (edits[one.part].area is None, -one.effect))
+    named = list[Shortcut]()
+    while left:
+        alike = [one for one in left if one.label == left[0].label and (one is left[0] or overlap(one, left[0]))]
+        near = [one for one in alike if one.effect >= SAME * left[0].effect]
+        best = min(near, key=lambda one: int(area(one).sum()))
+        named.append(replace(best, also=tuple(one.words for one in alike if one is not best)))
+        left = [one for one in left if one not in alike]
+    return named + [one for one in found if not one.named]

@@ -1,0 +1,99 @@
+"""`vitrail audit RUN [DATA]`: whether a model looks at the right thing, over a whole set."""
+
+from pathlib import Path
+
+from vitrail.audit.job import audit
+from vitrail.audit.result import Audit
+from vitrail.audit.rules import check_names, read_audit, read_rules
+from vitrail.cli.args import Audit as Options
+from vitrail.cli.inputs import cluster_of, load_model
+from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
+from vitrail.data.layout import Layout
+from vitrail.data.sources import check_outside
+from vitrail.errors import RunError
+from vitrail.explain.methods import DEFAULT
+from vitrail.io import audit_place, check_writable
+from vitrail.jobs.parts import job_entry
+from vitrail.options import parse_seconds
+from vitrail.text import percent
+
+BATCH = 16
+CLASSES = 20  # in a table; the page has all
+STAGES = ("testing explanations", "trying every part", "testing what that proposes")
+
+
+def run(options: Options, command: str) -> int:
+    """Audit, write the page and its JSON, and print what was found.
+
+    Raises:
+        RunError: A rule of --fail-under does not hold.
+    """
+    rules = [] if options.fail_under is None else read_rules(options.fail_under)
+    check_names(rules)
+    earlier = None if options.against is None else read_audit(options.against)
+    page = audit_place(options.out)
+    check_writable(page)
+    folder = page.with_suffix("")
+    if options.data and Path(options.data).is_dir():
+        check_outside(page, options.data)
+    threads = job_entry(folder / "maps.jsonl", "torch_threads") or (None if options.ray is None else 1)
+    model = load_model(options.run, options, BATCH, [options.data] if options.data else [], threads)
+    with progress_bar(*STAGES) as progress:
+        found = audit(
+            model,
+            options.data or None,
+            masks=options.masks,
+            images=options.images,
+            method=options.method or DEFAULT,
+            data_root=options.data_root,
+            layout=Layout.of(options),
+            split=options.split,
+            background=options.background,
+            precision=options.precision,
+            max_seconds=None if options.max_time is None else parse_seconds(options.max_time),
+            folder=folder,
+            earlier=earlier,
+            cluster=cluster_of(options, model),
+            command=command,
+            progress=progress,
+        )
+    saved = found.save(page)
+    if options.json:
+        print_json({**found.to_dict(), "page": str(saved)})
+    else:
+        _print_audit(found)
+        print_line(f"the page  {saved}")
+    for note in found.notes:
+        warn(note)
+    if failed := [why for why in (rule.failure(found.figures) for rule in rules) if why]:
+        raise RunError(f"{len(failed)} of {len(rules)} rules do not hold: {'; '.join(failed)}", f"look at {saved}")
+    return 0
+
+
+def _print_audit(found: Audit) -> None:
+    """The three sentences, and tables of what stands behind them."""
+    for sentence in found.sentences:
+        print_line(sentence)
+    if named := found.named:
+        print_line("")
+        rows = [
+            (
+                one.label,
+                one.words,
+                f"{one.effect:+.1f}",
+                *(percent(part, 0) for part in (one.recall, one.without, one.elsewhere)),
+            )
+            for one in named
+        ]
+        print_table(
+            rows, ("class", "what decides", "effect (nats)", "recall", "without it", "without one elsewhere"), left=2
+        )
+    if rates := found.verdicts.get("class"):
+        print_line("")
+        worst = sorted(rates, key=lambda one: (one.supported / one.images, one.name))[:CLASSES]
+        rows = [(one.name, str(one.images), percent(one.supported / one.images, 0)) for one in worst]
+        print_table(rows, ("class (worst first)", "images", "supported"))
+    for change in found.changes:
+        if change.clear:
+            print_line(f"changed: {change.name} {change.before:.3g} to {change.now:.3g}")
+    print_line("")
