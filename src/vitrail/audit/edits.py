@@ -20,9 +20,10 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 Area = Bool[Tensor, "h w"]
+Side = float | int  # a fraction of one, 0 to 1
 
 DEEP = 1 / 7  # of a side: of corners, strips and the rim
-CELLS = 28  # across an image without its fine structure, and half of its pixels at most
+CELLS = 28  # across an image without its fine structure
 DRAWS = 8  # of a place elsewhere, of which the one that overlaps least is taken
 
 
@@ -37,6 +38,7 @@ class Edit:
         exchange: `exchange(receivers, donors)`, both (b, c, h, w); None of an area.
         expected: Whether the thing itself may well be there, as in the middle: it is measured, and never named as a
             shortcut.
+        least: Pixels along a side from which on it is tried: in smaller images fine structure is the shape of things.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Edit:
     area: Callable[[int, int], Area] | None = None
     exchange: Callable[[Images, Images], Images] | None = None
     expected: bool = False
+    least: int = 0
 
     def mix(self, receivers: Images, donors: Images, moved: Size = (0, 0)) -> Images:
         """Receivers with this part of the donors.
@@ -78,7 +81,7 @@ class Edit:
         return min(moves, key=lambda move: int((area & area.roll(move, (0, 1))).sum()))
 
 
-def box(top: float, left: float, bottom: float, right: float, outside: bool = False) -> Callable[[int, int], Area]:
+def box(top: Side, left: Side, bottom: Side, right: Side, outside: bool = False) -> Callable[[int, int], Area]:
     """An area between fractions of the sides, or all that lies outside of it."""
 
     def area(height: int, width: int) -> Area:
@@ -107,7 +110,7 @@ def exchange_colour(receivers: Images, donors: Images) -> Images:
 def coarse(images: Images) -> Images:
     """Images without their fine structure, (b, c, h, w)."""
     size = (images.shape[2], images.shape[3])
-    small = F.interpolate(images, [min(CELLS, side // 2) for side in size], mode="area")
+    small = F.interpolate(images, [min(CELLS, side) for side in size], mode="area")
     return F.interpolate(small, size, mode="bilinear", align_corners=False)
 
 
@@ -122,7 +125,7 @@ EDITS = (
     Edit("right", "the right edge", box(0, 1 - DEEP, 1, 1)),
     Edit("rim", "the rim", box(DEEP / 2, DEEP / 2, 1 - DEEP / 2, 1 - DEEP / 2, outside=True)),
     Edit("centre", "the middle", box(0.25, 0.25, 0.75, 0.75), expected=True),
-    Edit("fine", "the fine structure", exchange=exchange_fine),
+    Edit("fine", "the fine structure", exchange=exchange_fine, least=4 * CELLS),
     Edit("tint", "the mean colour", exchange=exchange_tint),
     Edit("colour", "the colours", exchange=exchange_colour, expected=True),
 )

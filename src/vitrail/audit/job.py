@@ -28,7 +28,7 @@ from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.result import Audit, compared
-from vitrail.audit.sampling import Chosen, Trio, choose, open_samples, passes_in
+from vitrail.audit.sampling import Chosen, Trio, choose, open_samples, passes_in, trio_of
 from vitrail.audit.shortcuts import (
     Shortcut,
     by_class,
@@ -116,11 +116,16 @@ def audit(
     name, samples, notes = open_samples(model, data, root, split, layout)
     for note in notes:
         notify(note)
+    side = min(model.preprocessing.size)
+    small = [edit.words for edit in edits if side < edit.least]
+    edits = tuple(edit for edit in edits if side >= edit.least)
+    if small:
+        notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
     made = Asked(
         model,
         samples,
         ReportOptions(methods=method, background=None if background is None else str(background), precision=precision),
-        tuple(edits),
+        edits,
         None if masks is None else Path(masks).absolute(),
     )
     passes = partial(passes_in, model, samples, max_seconds)
@@ -171,7 +176,7 @@ def settle(folder: Path, asked: Asked, make: Callable[[], Chosen], limits: Seque
         differing = [name for name in job if before["job"].get(name) != json.loads(to_json(job[name]))]
         raise UsageError(f"{folder} is of an audit with other {' and '.join(differing)}", other_out(folder))
     chosen = before["chosen"]
-    halves = tuple([Trio(*trio) for trio in half] for half in chosen["halves"])
+    halves = tuple([trio_of(trio) for trio in half] for half in chosen["halves"])
     asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
     return Chosen(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
 
@@ -311,12 +316,12 @@ def masks_note(asked: Asked, drops: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{count} of {counted(len(drops), 'image')} with evidence have a mask; the others say nothing of it."]
 
 
-def pictures_of(one: Shortcut, asked: Asked) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each proof of a shortcut the image without the part, and the other one with it, as pixels (h, w, c)."""
+def pictures_of(one: Shortcut, asked: Asked) -> list[tuple[np.ndarray, ...]]:
+    """Of each proof of a shortcut the image without the part, and the other one with it, (h, w) or (h, w, 3)."""
     (edit,) = (edit for edit in asked.edits if edit.name == one.part)
     found, shape = [], asked.model.preprocessing
     for proof in one.proofs:
         own, other = asked.model.tensor([asked.samples.images.open(row) for row in (proof.own, proof.other)]).split(1)
-        pixels = shape.to_pixels(torch.cat([edit.mix(own, other), edit.mix(other, own)])).permute(0, 2, 3, 1).numpy()
-        found.append((pixels[0], pixels[1]))
+        pixels = shape.to_pixels(torch.cat([edit.mix(own, other), edit.mix(other, own)])).cpu()
+        found.append(tuple(one[0].numpy() if len(one) == 1 else one.permute(1, 2, 0).numpy() for one in pixels))
     return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,18 +33,25 @@ from vitrail.runs.data import open_for, open_run
 FIRST, SECOND = 16, 64  # images of a class in each half, at most
 FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
-OF_VERDICT = 210  # passes of an image, with its areas
+OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
 NO_LABELS = "These images have no labels, so there are rates of predictions only, and no class was tried for shortcuts."
 
 
 class Trio(NamedTuple):
-    """Rows of the images of one swap: of the class, of another, and of another again; and what the class is."""
+    """Rows of the images of one swap: of a class, of another, and of another again; and these classes."""
 
     own: int
     other: int
     third: int
     label: int
+    others: tuple[int, int]
+
+
+def trio_of(values: Sequence[Any]) -> Trio:
+    """A trio that was written as JSON."""
+    own, other, third, label, others = values
+    return Trio(own, other, third, label, tuple(others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,23 +127,28 @@ def choose(model: Model, samples: Samples, images: int, passes: float, edits: Se
     count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
     explained = sorted(sorted(order, key=turn.__getitem__)[:count])
     left = min(passes, PASSES * count) - OF_VERDICT * count
-    cost = FIRST * (2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)) + SECOND * 20
+    tried = 2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
     classes = sorted(set(labels[labels >= 0].tolist()), key=lambda label: (-drawn[label], label))
     if len(classes) < 2:
         alone = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
         return Chosen(explained, ([], []), {}, (alone,))
-    pools = _witnesses(samples, labels, order, classes[: max(2, int(left // cost))])
-    asked, (first, second) = dict[int, tuple[int, int]](), pools
-    for label in classes[: max(0, int(left // cost))]:
+    fitting = list[int]()
+    for label in classes:
+        left -= min(FIRST, drawn[label] // 2) * tried + min(SECOND, drawn[label] // 2) * OF_TEST
+        fitting += [label] * (left >= 0)
+    first, second = _witnesses(samples, labels, order, (fitting + classes)[: max(2, len(fitting))])
+    asked = dict[int, tuple[int, int]]()
+    for label in fitting:
         counts = int((labels[first] == label).sum()), int((labels[second] == label).sum())
         if min(counts) >= FEWEST:
             asked[label] = counts
     notes = list[str]()
     if len(asked) < len(classes):
         some = f"{len(asked)} of {counted(len(classes), 'class', 'classes')}"
-        few = sum(drawn[label] < 2 * FEWEST for label in classes)
-        why = f"{few} have fewer than {2 * FEWEST} images, " if few else ""
-        notes.append(f"Parts of the image were tried for {some}: {why}the others did not fit into the time or passes.")
+        few, late = sum(label not in asked for label in fitting), len(classes) - len(fitting)
+        whys = [f"{few} have fewer than {FEWEST} images in a half"] * bool(few)
+        whys += [f"{late} did not fit into the time or the passes (--images, --max-time)"] * bool(late)
+        notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
     trios = draw_trios(labels, first, list(asked), 1), draw_trios(labels, second, list(asked), 2)
     return Chosen(explained, trios, asked, tuple(notes))
 
@@ -188,5 +200,5 @@ def draw_trios(labels: Int64[np.ndarray, " n"], rows: Sequence[int], classes: Se
         others = rng.permutation([row for row in rows if labels[row] != label])
         for place, row in enumerate(own):
             other, third = (int(others[(2 * place + k) % len(others)]) for k in (0, 1))
-            found.append(Trio(row, other, third, label))
+            found.append(Trio(row, other, third, label, (int(labels[other]), int(labels[third]))))
     return found

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.audit.edits import Edit
-from vitrail.audit.sampling import Trio
+from vitrail.audit.sampling import Trio, trio_of
 from vitrail.explain.reporting.plan import patch_of
 from vitrail.explain.scores.perturb import at_a_time, compute_logits, seed_of
 from vitrail.jobs.parts import Compute, IdRange
@@ -196,6 +196,7 @@ class Shortcut(ShortRepr):
         elsewhere: Without an area elsewhere.
         named: Whether it is a shortcut.
         also: Other names of the same place that were named as well.
+        against: Classes from which the same place takes away, as far as these trios show.
         proofs: Images that show it, the strongest first.
     """
 
@@ -214,6 +215,7 @@ class Shortcut(ShortRepr):
     elsewhere: float
     named: bool
     also: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     proofs: tuple[Proof, ...] = ()
 
     def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class Shortcut(ShortRepr):
             {"file": name(one.own), "other": name(one.other), "put_on": one.on, "taken_out": one.out}
             for one in self.proofs
         ]
-        return {**asdict(self), "also": list(self.also), "proofs": proofs}
+        return {**asdict(self), "also": list(self.also), "against": list(self.against), "proofs": proofs}
 
 
 def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
@@ -239,7 +241,7 @@ def by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, 
     """The lines of each class."""
     found = dict[int, list[Mapping[str, Any]]]()
     for line in lines:
-        found.setdefault(Trio(*line["trio"]).label, []).append(line)
+        found.setdefault(trio_of(line["trio"]).label, []).append(line)
     return found
 
 
@@ -266,45 +268,71 @@ def tested_parts(
     """
     by_name, own = {edit.name: edit for edit in edits}, by_class(lines)
     tests = [
-        (label, part, first, [Swap(**line["swaps"][part]) for line in own[label]])
+        Tested(
+            label,
+            part,
+            first,
+            tuple((trio_of(line["trio"]), Swap(**line["swaps"][part]), line["right"]) for line in own[label]),
+        )
         for label, parts in proposed.items()
         for part, first in parts.items()
         if label in own
     ]
-    values = [sign_test([swap.effect for swap in swaps]) for *_, swaps in tests]
-    found = list[Shortcut]()
-    for (label, part, first, swaps), p, adjusted in zip(tests, values, holm(values), strict=True):
-        right = [line["right"] for line in own[label]]
-        effects = [swap.effect for swap in swaps]
-        lost = [[before and not kept for before, kept in zip(right, side, strict=True)] for side in _kept(swaps)]
+    adjusted = holm([one.p for one in tests])
+    found = [one.described(name, by_name, p) for one, p in zip(tests, adjusted, strict=True)]
+    pairs = [(one, test) for one, test in zip(found, tests, strict=True) if one.named]
+    pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))
+    named = _one_name_a_place(pairs, by_name, size, len(tests))
+    return named + [one for one in found if not one.named]
+
+
+class Tested(NamedTuple):
+    """A part that was proposed for a class, and what moving it did on the second half: (trio, swap, recognised)."""
+
+    label: int
+    part: str
+    first: float
+    rows: tuple[tuple[Trio, Swap, bool], ...]
+
+    @property
+    def effects(self) -> list[float]:
+        """Of each image, in nats."""
+        return [swap.effect for _, swap, _ in self.rows]
+
+    @property
+    def p(self) -> float:
+        """Of the exact sign test."""
+        return sign_test(self.effects)
+
+    def without(self, labels: set[int]) -> "Tested":
+        """The same on the trios with no image of these classes."""
+        return self._replace(rows=tuple(row for row in self.rows if labels.isdisjoint(row[0].others)))
+
+    def described(self, name: Callable[[int], str], edits: Mapping[str, Edit], adjusted: float) -> Shortcut:
+        """As it is reported; named if it is significant over all tests, and large enough."""
+        effects, right = self.effects, [before for *_, before in self.rows]
+        kept, elsewhere = zip(*((swap.kept, swap.kept_elsewhere) for _, swap, _ in self.rows), strict=True)
         order = np.argsort(effects)[::-1][:SHOWN].tolist()
-        trios = [Trio(*line["trio"]) for line in own[label]]
-        effect = float(np.mean(effects))
-        found.append(
-            Shortcut(
-                label=name(label),
-                part=part,
-                words=by_name[part].words,
-                effect=effect,
-                found=first,
-                p=p,
-                adjusted=adjusted,
-                images=len(swaps),
-                share=sum(lost[0]) / max(1, sum(right)),
-                share_elsewhere=sum(lost[1]) / max(1, sum(right)),
-                recall=float(np.mean(right)),
-                without=float(np.mean(_kept(swaps)[0])),
-                elsewhere=float(np.mean(_kept(swaps)[1])),
-                named=adjusted <= LEVEL and effect >= LEAST,
-                proofs=tuple(Proof(trios[at].own, trios[at].other, swaps[at].on, swaps[at].out) for at in order),
-            )
+        effect, count = float(np.mean(effects)), max(1, sum(right))
+        return Shortcut(
+            label=name(self.label),
+            part=self.part,
+            words=edits[self.part].words,
+            effect=effect,
+            found=self.first,
+            p=self.p,
+            adjusted=adjusted,
+            images=len(effects),
+            share=sum(a and not b for a, b in zip(right, kept, strict=True)) / count,
+            share_elsewhere=sum(a and not b for a, b in zip(right, elsewhere, strict=True)) / count,
+            recall=float(np.mean(right)),
+            without=float(np.mean(kept)),
+            elsewhere=float(np.mean(elsewhere)),
+            named=adjusted <= LEVEL and effect >= LEAST,
+            proofs=tuple(
+                Proof(trio.own, trio.other, swap.on, swap.out) for trio, swap, _ in (self.rows[at] for at in order)
+            ),
         )
-    return _one_name_a_place(found, by_name, size)
-
-
-def _kept(swaps: Sequence[Swap]) -> tuple[list[bool], list[bool]]:
-    """Whether each image is still taken for its class without the part, and without an area elsewhere."""
-    return [swap.kept for swap in swaps], [swap.kept_elsewhere for swap in swaps]
 
 
 def sign_test(effects: Sequence[float]) -> float:
@@ -340,27 +368,44 @@ def least_share(images: int, tests: int) -> float:
     return next((share / 100 for share in range(101) if beyond(needed, (1 + share / 100) / 2) >= POWER), 1.01)
 
 
-def _one_name_a_place(found: Sequence[Shortcut], edits: Mapping[str, Edit], size: tuple[int, int]) -> list[Shortcut]:
-    """The named ones first, areas before the whole image; of areas that overlap one name, with the others beside it.
+def _one_name_a_place(
+    pairs: Sequence[tuple[Shortcut, Tested]], edits: Mapping[str, Edit], size: tuple[int, int], tests: int
+) -> list[Shortcut]:
+    """One name for each place of a class, and none for a class from which the mark of another only takes away.
 
-    It is the smallest area whose effect is nearly that of the strongest. A mark has edges and colours, so that where it
-    lies says more than that they count.
+    Of areas that overlap it is the smallest whose effect is nearly that of the strongest. A class is not named for a
+    place that was named for another if its effect is gone on trios without images of that one.
+
+    Args:
+        pairs: What is significant, areas before properties of the whole image, since a mark has edges and colours and
+            where it lies says more; the strongest first.
+        edits: By name.
+        size: (height, width) of images.
+        tests: How many there were.
     """
 
-    def area(one: Shortcut) -> Tensor:  # of a property of the whole image none
+    def area(one: Shortcut) -> Tensor:  # all of it for a property of the whole image
         where = edits[one.part].area
-        return torch.zeros(size, dtype=torch.bool) if where is None else where(*size)
+        return torch.ones(size, dtype=torch.bool) if where is None else where(*size)
 
     def overlap(one: Shortcut, other: Shortcut) -> bool:
+        if (edits[one.part].area is None) != (edits[other.part].area is None):
+            return False
         own, others = area(one), area(other)
-        return 2 * int((own & others).sum()) >= min(int(own.sum()), int(others.sum())) > 0
+        return one.part == other.part or 2 * int((own & others).sum()) >= min(int(own.sum()), int(others.sum()))
 
-    left = sorted((one for one in found if one.named), key=lambda one: (edits[one.part].area is None, -one.effect))
-    named = list[Shortcut]()
+    named, owners, left = list[Shortcut](), list[tuple[Shortcut, int]](), list(pairs)
     while left:
-        alike = [one for one in left if one.label == left[0].label and (one is left[0] or overlap(one, left[0]))]
-        near = [one for one in alike if one.effect >= SAME * left[0].effect]
+        first, test = left[0]
+        alike = [one for one, _ in left if one.label == first.label and (one is first or overlap(one, first))]
+        left = [pair for pair in left if pair[0] not in alike]
+        before = {label for one, label in owners if overlap(one, first)}
+        apart = test.without(before)
+        if before and (len(apart.rows) == 0 or apart.p * tests > LEVEL or np.mean(apart.effects) < LEAST):
+            named = [replace(one, against=(*one.against, first.label)) if overlap(one, first) else one for one in named]
+            continue
+        near = [one for one in alike if one.effect >= SAME * first.effect]
         best = min(near, key=lambda one: int(area(one).sum()))
         named.append(replace(best, also=tuple(one.words for one in alike if one is not best)))
-        left = [one for one in left if one not in alike]
-    return named + [one for one in found if not one.named]
+        owners.append((best, test.label))
+    return named

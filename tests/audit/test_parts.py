@@ -1,0 +1,156 @@
+"""The catalogue, the tests of shortcuts, areas and rules, each against something else that knows the answer."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, binomtest
+
+from vitrail.audit import EDITS, Edit, box
+from vitrail.audit.areas import shares
+from vitrail.audit.edits import CELLS, check_edits, coarse
+from vitrail.audit.rules import Figure, changes, check_names, read_audit, read_rules
+from vitrail.audit.sampling import draw_trios, halves
+from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
+from vitrail.errors import DataError, UsageError
+
+BY_NAME = {edit.name: edit for edit in EDITS}
+
+
+@pytest.mark.parametrize("size", [(224, 224), (32, 48), (128, 112)])
+def test_an_area_is_exchanged_and_nothing_else(size: tuple[int, int]) -> None:
+    receivers, donors = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0)).split(1)
+    generator = torch.Generator().manual_seed(1)
+    for edit in EDITS:
+        mixed = edit.mix(receivers, donors)
+        torch.testing.assert_close(edit.mix(receivers, receivers), receivers, atol=1e-5, rtol=0)
+        if edit.area is None:
+            continue
+        area = edit.area(*size)
+        assert 0 < int(area.sum()) < area.numel()
+        assert torch.equal(mixed[:, :, area], donors[:, :, area])
+        assert torch.equal(mixed[:, :, ~area], receivers[:, :, ~area])
+        moved = edit.elsewhere(size, (16, 16), generator)
+        other = edit.mix(receivers, donors, moved)
+        changed = (other != receivers).any(dim=1)[0]
+        assert int(changed.sum()) == int(area.sum()), edit.name
+        assert int((changed & area).sum()) < int(area.sum()), edit.name
+
+
+def test_properties_of_the_whole_image_are_exchanged_and_their_rest_stays() -> None:
+    receivers, donors = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0)).double().split(1)
+    tint, fine, colour = (BY_NAME[name].mix(receivers, donors) for name in ("tint", "fine", "colour"))
+    torch.testing.assert_close(tint.mean(dim=(2, 3)), donors.mean(dim=(2, 3)))
+    torch.testing.assert_close(tint - tint.mean((2, 3), True), receivers - receivers.mean((2, 3), True))
+    torch.testing.assert_close(fine - donors, coarse(receivers) - coarse(donors))
+    torch.testing.assert_close(colour.mean(dim=1), receivers.mean(dim=1))
+    torch.testing.assert_close(colour[:, 0] - colour[:, 1], donors[:, 0] - donors[:, 1])
+    blocks = torch.rand(1, 1, CELLS, CELLS).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    small = torch.nn.functional.avg_pool2d(coarse(blocks), 4)
+    assert float((small - torch.nn.functional.avg_pool2d(blocks, 4)).abs().mean()) < 0.15  # which is what it keeps
+
+
+def test_a_catalogue_of_ones_own_is_checked() -> None:
+    check_edits([*EDITS, Edit("band", "a band", box(0.4, 0, 0.6, 1))])
+    for wrong in ([], [EDITS[0], EDITS[0]], [Edit("none", "nothing")]):
+        with pytest.raises(UsageError):
+            check_edits(wrong)
+
+
+def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
+    rng = np.random.default_rng(0)
+    for count in (1, 5, 20, 64):
+        effects = rng.normal(0.3, 1, count).round(1)
+        above, below = int((effects > 0).sum()), int((effects < 0).sum())
+        expected = binomtest(above, above + below, alternative="greater").pvalue
+        assert sign_test(effects.tolist()) == pytest.approx(expected, rel=1e-12)
+    assert sign_test([]) == sign_test([0.0, 0.0]) == 1
+    # the example of R's p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm")
+    assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert holm([0.03, 0.001]) == pytest.approx([0.03, 0.002])
+    for images, tests in ((20, 1), (64, 5), (200, 10)):
+        needed = int(binom.isf(LEVEL / tests, images, 0.5)) + 1
+        share = least_share(images, tests)
+        assert binom.sf(needed - 1, images, (1 + share) / 2) >= POWER > binom.sf(needed - 1, images, (0.98 + share) / 2)
+    assert least_share(3, 1) > 1
+    swap = Swap(on=5.0, on_elsewhere=2.0, out=4.0, out_elsewhere=0.5, kept=False, kept_elsewhere=True)
+    assert swap.effect == 6.5
+
+
+def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
+    """All that is tested has no effect: by Holm's method some is named in at most 5 % of the audits."""
+    rng = np.random.default_rng(1)
+    named = sum(min(holm([sign_test(rng.normal(size=40).tolist()) for _ in range(6)])) <= LEVEL for _ in range(400))
+    assert named <= binom.ppf(0.999, 400, LEVEL)
+
+
+def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> None:
+    units = [f"scene {row // 3}" for row in range(300)]
+    side = halves(units)
+    assert sorted(side) == sorted(set(units))
+    assert abs(sum(side.values()) - len(side) / 2) <= 1
+    assert halves(units[::-1]) == side
+    labels = np.arange(300) % 3
+    trios = draw_trios(labels, [row for row in range(300) if side[units[row]]], [0, 2], 0)
+    assert {trio.label for trio in trios} == {0, 2}
+    for trio in trios:
+        assert labels[trio.own] == trio.label
+        assert labels[trio.other] != trio.label != labels[trio.third]
+        assert (labels[trio.other], labels[trio.third]) == trio.others
+        assert trio.other != trio.third
+        assert len({side[units[row]] for row in (trio.own, trio.other, trio.third)}) == 1
+
+
+def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:
+    rows = [{"all": 10.0, "border": [1.0, 4.0]}, {"all": 30.0, "border": [5.0, 4.0], "mask": [20.0, 2.0]}] * 20
+    found = shares(rows)
+    assert found["border"]["share"] == pytest.approx(6 / 40)
+    assert found["border"]["moved"] == pytest.approx(8 / 40)
+    low, high = found["border"]["interval"]
+    assert 0.1 < low < 0.15 < high < 1 / 6
+    assert found["mask"] == {
+        "images": 20,
+        "share": 20 / 30,
+        "interval": [20 / 30] * 2,
+        "moved": 2 / 30,
+        "moved_interval": [2 / 30] * 2,
+    }
+    assert shares([]) == {}
+
+
+def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
+    figures = {"supported": Figure(0.75, (0.68, 0.81), 100), "border": Figure(0.05, (0.02, 0.09), 90)}
+    for text, holds in (
+        ("supported>=0.68", True),
+        ("supported>=70%", False),
+        ("border<0.1", True),
+        ("border<0.09", False),
+        ("border<=9%", True),
+        ("supported:tulip>0.5", False),
+    ):
+        (rule,) = read_rules(text)
+        check_names([rule])
+        assert (not rule.failure(figures)) == holds, text
+    assert [rule.name for rule in read_rules("supported>=0.7, border<0.1")] == ["supported", "border"]
+    for wrong in ("supported", "supported=0.7", "supported>=", "", "border<1.2.3"):
+        with pytest.raises(UsageError):
+            read_rules(wrong)
+    with pytest.raises(UsageError):
+        check_names(read_rules("accuracy>0.5"))
+
+
+def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
+    """His example: 56 of 70 against 48 of 80 gives 0.2, from 0.0524 to 0.3339."""
+    now, before = Figure(56 / 70, (0.6918, 0.8769), 70), {"value": 48 / 80, "interval": [0.4906, 0.7004], "images": 80}
+    (found,) = changes({"supported": now, "border": now}, {"supported": before})
+    assert found.difference == pytest.approx(0.2)
+    assert found.interval == pytest.approx((0.0524, 0.3339), abs=2e-3)
+    assert found.clear
+    assert not changes({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
+    (tmp_path / "other.json").write_text('{"figures": 3}')
+    for file in ("none.json", "other.json"):
+        with pytest.raises(DataError):
+            read_audit(tmp_path / file)
+    assert math.isfinite(found.interval[0])
