@@ -244,7 +244,7 @@ def audited(lab: Lab, model: Model, pixels: Tensor) -> Audit:
     """The audit of images of each class; verdicts on a few, since only shortcuts are counted here."""
     names = model.output.names
     pairs = [(Image.fromarray(_array(one)), names[label]) for label, some in enumerate(pixels) for one in some]
-    return audit(replace(model, background=lab.pixels[:, :8].flatten(0, 1)), pairs, images=VERDICTS)
+    return audit(replace(model, background=lab.pixels[:, :8].flatten(0, 1)), pairs, count=VERDICTS)
 
 
 def _array(image: Tensor) -> np.ndarray:

@@ -63,6 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "explain",
         "runs",
     },
+    "audit": {
+        *("io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs", "features", "runs", "check"),
+        "explain",
+    },
     "deploy": {
         *("options", "io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"),
         *("runs", "explain"),
@@ -74,6 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks",
         "model",
         "features",
+        "audit",
         "check",
         "explain",
         "runs",
@@ -93,6 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model",
         "jobs",
         "features",
+        "audit",
         "check",
         "explain",
         "runs",

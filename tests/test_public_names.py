@@ -14,7 +14,7 @@ import pytest
 import vitrail
 from tests.cli.command import environment
 
-PUBLIC_FOLDERS = {"data", "explain", "nn", "tasks", "training"}
+PUBLIC_FOLDERS = {"audit", "data", "explain", "nn", "tasks", "training"}
 PROMISED = PUBLIC_FOLDERS | {
     *("ViT", "ViTConfig", "Record", "run_with_record", "Model", "load", "save", "train", "TrainOptions", "evaluate"),
     *("Transformer", "TransformerConfig", "ImageToSequence", "ImageToSequenceConfig", "Classes", "Vocabulary"),

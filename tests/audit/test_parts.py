@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest
 from vitrail.audit import EDITS, Edit, box
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, check_edits, coarse
-from vitrail.audit.rules import Figure, changes, check_names, read_audit, read_rules
+from vitrail.audit.rules import Figure, changes_since, check_rules, read_audit, read_rules
 from vitrail.audit.sampling import draw_trios, halves
 from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
 from vitrail.errors import DataError, UsageError
@@ -131,24 +131,24 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         ("supported:tulip>0.5", False),
     ):
         (rule,) = read_rules(text)
-        check_names([rule])
+        check_rules([rule])
         assert (not rule.failure(figures)) == holds, text
     assert [rule.name for rule in read_rules("supported>=0.7, border<0.1")] == ["supported", "border"]
     for wrong in ("supported", "supported=0.7", "supported>=", "", "border<1.2.3"):
         with pytest.raises(UsageError):
             read_rules(wrong)
     with pytest.raises(UsageError):
-        check_names(read_rules("accuracy>0.5"))
+        check_rules(read_rules("accuracy>0.5"))
 
 
 def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     """His example: 56 of 70 against 48 of 80 gives 0.2, from 0.0524 to 0.3339."""
     now, before = Figure(56 / 70, (0.6918, 0.8769), 70), {"value": 48 / 80, "interval": [0.4906, 0.7004], "images": 80}
-    (found,) = changes({"supported": now, "border": now}, {"supported": before})
+    (found,) = changes_since({"supported": now, "border": now}, {"supported": before})
     assert found.difference == pytest.approx(0.2)
     assert found.interval == pytest.approx((0.0524, 0.3339), abs=2e-3)
     assert found.clear
-    assert not changes({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
+    assert not changes_since({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
     (tmp_path / "other.json").write_text('{"figures": 3}')
     for file in ("none.json", "other.json"):
         with pytest.raises(DataError):

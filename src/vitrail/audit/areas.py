@@ -56,7 +56,7 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
         logits = compute_logits(model.network, 1, inputs.__getitem__, at_a_time(inputs))
         chosen, seed = model.output.choose(logits, None), seed_of(0, "areas")
         masked = MaskedImages(network, inputs, chosen, logits, from_background(background.to(inputs)), seed)
-        areas = areas_of(image, plan, masked.grid, masks)
+        areas = patches_of(image, plan, masked.grid, masks)
         own = torch.stack([torch.ones(masked.grid, dtype=torch.bool), *areas.values()])[:, None]  # m 1 rows columns
         generator = torch.Generator().manual_seed(seed)
         moved = [torch.stack([_moved(each[0], generator) for each in own[1:]])[:, None] for _ in range(STEPS)]
@@ -66,7 +66,7 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
     return {"all": drops[0], **{name: drops[1 + k :: len(areas)][:2] for k, name in enumerate(areas)}}
 
 
-def areas_of(
+def patches_of(
     image: NamedImage, plan: ReportPlan, grid: tuple[int, int], masks: Path | None
 ) -> dict[str, Bool[Tensor, "rows columns"]]:
     """The patches of each area of an image; without a mask the border alone."""

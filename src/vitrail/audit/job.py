@@ -28,10 +28,10 @@ from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.result import Audit, compared
-from vitrail.audit.sampling import Chosen, Trio, choose, open_samples, passes_in, trio_of
+from vitrail.audit.sampling import ChosenImages, Trio, choose_images, open_samples, passes_in, trio_of
 from vitrail.audit.shortcuts import (
     Shortcut,
-    by_class,
+    lines_by_class,
     mean_effect,
     propose,
     swap_lines,
@@ -55,7 +55,7 @@ from vitrail.nn.networks import weights_hash
 from vitrail.pages.views import MadeView, Rates
 from vitrail.text import short_paths
 
-IMAGES = 100  # with a verdict, unless more are asked for
+COUNT = 100  # images with a verdict, unless more are asked for
 TRIOS = 8  # of a range
 
 
@@ -65,7 +65,7 @@ def audit(
     data: Data | None = None,
     *,
     masks: str | Path | None = None,
-    images: int = IMAGES,
+    count: int = COUNT,
     method: MethodLike = DEFAULT,
     edits: Sequence[Edit] = EDITS,
     data_root: str | Path | None = None,
@@ -87,7 +87,7 @@ def audit(
         model: A run or model folder, other weights, or a loaded model.
         data: As for `evaluate`; the data of the run when None. Without labels there are rates of predictions only.
         masks: A folder with a mask of some images, where the thing is.
-        images: How many get a verdict, drawn class by class.
+        count: Images that get a verdict, drawn class by class.
         method: That explains, by name or as a function.
         edits: The catalogue in which shortcuts are looked for.
         data_root: Folder of the named sets.
@@ -121,17 +121,17 @@ def audit(
     edits = tuple(edit for edit in edits if side >= edit.least)
     if small:
         notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
-    made = Asked(
+    made = AuditRequest(
         model,
         samples,
         ReportOptions(methods=method, background=None if background is None else str(background), precision=precision),
         edits,
         None if masks is None else Path(masks).absolute(),
     )
-    passes = partial(passes_in, model, samples, max_seconds)
     with TemporaryDirectory() as place:
         where = Path(folder or place)
-        chosen = settle(where, made, lambda: choose(model, samples, images, passes(), edits), [images, max_seconds])
+        make = partial(choose_images, model, samples, count, partial(passes_in, model, samples, max_seconds), edits)
+        chosen = chosen_images(where, made, make, [count, max_seconds])
         found = run_jobs(made, chosen, where, cluster, progress)
     found = replace(found, data=short_paths(name), notes=(*notes, *found.notes), command=command)
     return found if earlier is None else compared(found, earlier)
@@ -140,7 +140,7 @@ def audit(
 # ---- the jobs
 
 
-class Asked(NamedTuple):
+class AuditRequest(NamedTuple):
     """What is audited, on what, and how."""
 
     model: Model
@@ -150,7 +150,9 @@ class Asked(NamedTuple):
     masks: Path | None
 
 
-def settle(folder: Path, asked: Asked, make: Callable[[], Chosen], limits: Sequence[Any]) -> Chosen:
+def chosen_images(
+    folder: Path, asked: AuditRequest, make: Callable[[], ChosenImages], limits: Sequence[Any]
+) -> ChosenImages:
     """Which images are asked: as it was chosen when these jobs were started, else as it is chosen now, and written.
 
     Raises:
@@ -178,11 +180,15 @@ def settle(folder: Path, asked: Asked, make: Callable[[], Chosen], limits: Seque
     chosen = before["chosen"]
     halves = tuple([trio_of(trio) for trio in half] for half in chosen["halves"])
     asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
-    return Chosen(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
+    return ChosenImages(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
 
 
 def run_jobs(
-    asked: Asked, chosen: Chosen, folder: Path, cluster: Cluster | None, progress: Callable[[int, int], None]
+    asked: AuditRequest,
+    chosen: ChosenImages,
+    folder: Path,
+    cluster: Cluster | None,
+    progress: Callable[[int, int], None],
 ) -> Audit:
     """The three jobs, or what is left of them, and what they found."""
     model, samples, edits, name = asked.model, asked.samples, asked.edits, asked.model.output.name
@@ -201,7 +207,7 @@ def run_jobs(
     shortcuts = tested_parts(tested, proposed, edits, name, model.preprocessing.size)
     parts = {
         name(label): {edit.name: mean_effect(own, edit.name) for edit in edits}
-        for label, own in by_class(tried).items()
+        for label, own in lines_by_class(tried).items()
     }
     drops, unread = [line["areas"] for line in lines if line.get("areas")], sum("problem" in line for line in lines)
     notes = [
@@ -214,7 +220,7 @@ def run_jobs(
         model=short_paths(model.loaded_from) or "a model in memory",
         data="",
         images=len(samples),
-        verdicts=verdicts_of(lines, samples, chosen.explained),
+        verdicts=verdict_rates(lines, samples, chosen.explained),
         areas=shares(drops),
         shortcuts=tuple(shortcuts),
         parts=parts,
@@ -229,7 +235,7 @@ def run_jobs(
 
 
 def swap_job(
-    asked: Asked,
+    asked: AuditRequest,
     out: Path,
     trios: Sequence[Trio],
     parts: Mapping[int, Iterable[str]],
@@ -274,7 +280,7 @@ def swap_job(
 # ---- what they found
 
 
-def verdicts_of(
+def verdict_rates(
     lines: Sequence[Mapping[str, Any]], samples: Samples, rows: Sequence[int]
 ) -> dict[str, tuple[Rates, ...]]:
     """Rates of verdicts: of all, of each true class and group, and of right and wrong predictions.
@@ -308,7 +314,7 @@ def true_word(line: Mapping[str, Any]) -> tuple[str, str] | None:
     return (str(line[key]), truth) if isinstance(truth, str) else None
 
 
-def masks_note(asked: Asked, drops: Sequence[Mapping[str, Any]]) -> list[str]:
+def masks_note(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
     """How many images have a mask, where not all have."""
     count = sum("mask" in each for each in drops)
     if asked.masks is None or count == len(drops):
@@ -316,7 +322,7 @@ def masks_note(asked: Asked, drops: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{count} of {counted(len(drops), 'image')} with evidence have a mask; the others say nothing of it."]
 
 
-def pictures_of(one: Shortcut, asked: Asked) -> list[tuple[np.ndarray, ...]]:
+def pictures_of(one: Shortcut, asked: AuditRequest) -> list[tuple[np.ndarray, ...]]:
     """Of each proof of a shortcut the image without the part, and the other one with it, (h, w) or (h, w, 3)."""
     (edit,) = (edit for edit in asked.edits if edit.name == one.part)
     found, shape = [], asked.model.preprocessing

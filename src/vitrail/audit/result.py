@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.arguments import typed
-from vitrail.audit.rules import Change, Figure, changes
+from vitrail.audit.rules import Change, Figure, changes_since
 from vitrail.audit.shortcuts import Shortcut, least_share
 from vitrail.errors import counted
 from vitrail.explain.reporting.report import SUPPORTED, rates
@@ -169,4 +169,4 @@ def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
         notes.append(f"The earlier audit was of other weights ({earlier.get('model', 'not said')}).")
     if not {*found.asked} & {*earlier.get("asked", {})} and found.asked:
         notes.append("No class was searched for shortcuts in both audits.")
-    return replace(found, notes=tuple(notes), changes=tuple(changes(found.figures, earlier["figures"])))
+    return replace(found, notes=tuple(notes), changes=tuple(changes_since(found.figures, earlier["figures"])))

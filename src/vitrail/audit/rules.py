@@ -77,7 +77,7 @@ class Change(NamedTuple):
         return {**self._asdict(), "interval": list(self.interval), "clear": self.clear}
 
 
-def changes(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> list[Change]:
+def changes_since(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> list[Change]:
     """What changed, of each figure that both audits have.
 
     Args:
@@ -134,7 +134,7 @@ def read_rules(text: str) -> list[Rule]:
     return found
 
 
-def check_names(rules: Sequence[Rule]) -> None:
+def check_rules(rules: Sequence[Rule]) -> None:
     """Refuse a rule of a figure that no audit has, before anything is computed.
 
     Raises:

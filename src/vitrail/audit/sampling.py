@@ -8,7 +8,7 @@ witness of its own. Where the passes do not reach, classes with fewer images are
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from PIL import Image
 
 from vitrail.audit.edits import Edit
 from vitrail.check.copies import chains_of, near_pairs
-from vitrail.data.columns import VALIDATION, Labels, Samples
+from vitrail.data.columns import VALIDATION, Samples
 from vitrail.data.layout import Layout
 from vitrail.data.pictures import grey_thumbnail, picture_hashes
 from vitrail.data.sources import Data, name_passed, read_images
@@ -29,6 +29,7 @@ from vitrail.errors import DataError, counted
 from vitrail.model import Model
 from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
+from vitrail.text import canonical
 
 FIRST, SECOND = 16, 64  # images of a class in each half, at most
 FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
@@ -55,7 +56,7 @@ def trio_of(values: Sequence[Any]) -> Trio:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class ChosenImages:
     """The images of an audit.
 
     Attributes:
@@ -88,12 +89,12 @@ def open_samples(
     return found.name, found.samples, found.notes
 
 
-def labels_of(model: Model, samples: Samples) -> Int64[np.ndarray, " n"]:
-    """The class of each image, as the model has it; -1 where an image has none, or may have several."""
-    column = samples.columns.get(model.task.column or "")
-    if not isinstance(column, Labels):
+def classes_of(model: Model, samples: Samples) -> Int64[np.ndarray, " n"]:
+    """The class of each image, as an output of the model; -1 where an image has none, or may have several."""
+    words = samples.labels
+    if words is None or model.task.column not in samples.columns:
         return np.full(len(samples), -1, np.int64)
-    return np.asarray(column.take(np.arange(len(samples))), np.int64)
+    return np.array([model.output.number_of.get(canonical(word), -1) for word in words], np.int64)
 
 
 def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
@@ -109,17 +110,20 @@ def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
     return seconds * SLACK * 3 / (time.perf_counter() - begin)
 
 
-def choose(model: Model, samples: Samples, images: int, passes: float, edits: Sequence[Edit]) -> Chosen:
+def choose_images(
+    model: Model, samples: Samples, images: int, within: Callable[[], float], edits: Sequence[Edit]
+) -> ChosenImages:
     """Which images are asked, within so many passes; half of them are for verdicts at most.
 
     Args:
         model: That is audited.
         samples: Its images.
         images: How many get a verdict, at most.
-        passes: Of the network.
+        within: How many passes of the network there may be; see `passes_in`.
         edits: Which are tried, all on the first half.
     """
-    labels, order = labels_of(model, samples), np.random.default_rng(0).permutation(len(samples)).tolist()
+    passes, labels = within(), classes_of(model, samples)
+    order = np.random.default_rng(0).permutation(len(samples)).tolist()
     turn, drawn = dict[int, int](), Counter[int]()
     for row in order:
         turn[row] = drawn[labels[row]]
@@ -131,7 +135,7 @@ def choose(model: Model, samples: Samples, images: int, passes: float, edits: Se
     classes = sorted(set(labels[labels >= 0].tolist()), key=lambda label: (-drawn[label], label))
     if len(classes) < 2:
         alone = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
-        return Chosen(explained, ([], []), {}, (alone,))
+        return ChosenImages(explained, ([], []), {}, (alone,))
     fitting = list[int]()
     for label in classes:
         left -= min(FIRST, drawn[label] // 2) * tried + min(SECOND, drawn[label] // 2) * OF_TEST
@@ -150,7 +154,7 @@ def choose(model: Model, samples: Samples, images: int, passes: float, edits: Se
         whys += [f"{late} did not fit into the time or the passes (--images, --max-time)"] * bool(late)
         notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
     trios = draw_trios(labels, first, list(asked), 1), draw_trios(labels, second, list(asked), 2)
-    return Chosen(explained, trios, asked, tuple(notes))
+    return ChosenImages(explained, trios, asked, tuple(notes))
 
 
 def _witnesses(

@@ -230,14 +230,14 @@ class Shortcut(ShortRepr):
 def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
     """Of each class the parts that the first half proposes, with their mean effects, the largest first."""
     found = dict[int, dict[str, float]]()
-    for label, own in by_class(lines).items():
+    for label, own in lines_by_class(lines).items():
         effects = {edit.name: mean_effect(own, edit.name) for edit in edits if not edit.expected}
         best = sorted(effects, key=lambda name: -effects[name])[:MOST]
         found[label] = {name: effects[name] for name in best if effects[name] >= PROPOSED}
     return found
 
 
-def by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
+def lines_by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
     """The lines of each class."""
     found = dict[int, list[Mapping[str, Any]]]()
     for line in lines:
@@ -266,7 +266,7 @@ def tested_parts(
         name: Of a class.
         size: (height, width) of images.
     """
-    by_name, own = {edit.name: edit for edit in edits}, by_class(lines)
+    by_name, own = {edit.name: edit for edit in edits}, lines_by_class(lines)
     tests = [
         Tested(
             label,

@@ -338,7 +338,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(Inference, InPrecision, JobOptions, LayoutOptions):
+class AuditOptions(Inference, InPrecision, JobOptions, LayoutOptions):
     """Ask of a whole set whether a model looks at the right thing, and what decides besides; on a page to sign.
 
     Example: vitrail audit runs/latest ./photos
@@ -346,7 +346,7 @@ class Audit(Inference, InPrecision, JobOptions, LayoutOptions):
     Attributes:
         data: A named data set, folder, list or shards; default: the run's own data
         masks: A folder with a mask of some images, of the same file name: where the thing is. Non-black pixels count.
-        images: Images that are explained and tested, drawn class by class (default: 100).
+        count: Images that are explained and tested, drawn class by class (default: 100).
         method: The method that explains them (default: generic_attention), or your own as MODULE:NAME, where MODULE can
             be imported: maps of other tools are audited alike.
         split: train, validation or test, or all of data without splits. Default: test; without it the samples that
@@ -367,7 +367,7 @@ class Audit(Inference, InPrecision, JobOptions, LayoutOptions):
     run: str = positional(help=RUN)
     data: str = positional("")
     masks: Path | None = None
-    images: int = option(100, least=1, example=100)
+    count: int = option(100, least=1, example=100)
     method: str | None = None
     split: str | None = None
     background: Path | None = None

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from vitrail.audit.job import audit
 from vitrail.audit.result import Audit
-from vitrail.audit.rules import check_names, read_audit, read_rules
-from vitrail.cli.args import Audit as Options
+from vitrail.audit.rules import check_rules, read_audit, read_rules
+from vitrail.cli.args import AuditOptions
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
 from vitrail.data.layout import Layout
@@ -22,14 +22,14 @@ CLASSES = 20  # in a table; the page has all
 STAGES = ("testing explanations", "trying every part", "testing what that proposes")
 
 
-def run(options: Options, command: str) -> int:
+def run(options: AuditOptions, command: str) -> int:
     """Audit, write the page and its JSON, and print what was found.
 
     Raises:
         RunError: A rule of --fail-under does not hold.
     """
     rules = [] if options.fail_under is None else read_rules(options.fail_under)
-    check_names(rules)
+    check_rules(rules)
     earlier = None if options.against is None else read_audit(options.against)
     page = audit_place(options.out)
     check_writable(page)
@@ -43,7 +43,7 @@ def run(options: Options, command: str) -> int:
             model,
             options.data or None,
             masks=options.masks,
-            images=options.images,
+            count=options.count,
             method=options.method or DEFAULT,
             data_root=options.data_root,
             layout=Layout.of(options),

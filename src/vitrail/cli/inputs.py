@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitrail.cli.args import Assumptions, Audit, Embed, Explain, Inference, Predict, WeightsOptions
+from vitrail.cli.args import Assumptions, AuditOptions, Embed, Explain, Inference, Predict, WeightsOptions
 from vitrail.cli.output import warn
 from vitrail.data.images import Images
 from vitrail.data.sources import read_images
@@ -98,7 +98,7 @@ def _arguments(options: Assumptions, of: type) -> dict[str, Any]:
 # ---- jobs over many images
 
 
-def cluster_of(options: Predict | Explain | Audit | Embed, model: Model) -> "Cluster | None":
+def cluster_of(options: Predict | Explain | AuditOptions | Embed, model: Model) -> "Cluster | None":
     """The workers of --ray, and how they load the model that this process has loaded; None without it.
 
     Raises:

@@ -42,7 +42,7 @@ VERBS = {
     "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
     "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
     "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run"),
-    "audit": Verb("ask of a whole set whether a model looks at the right thing", args.Audit, "audit.run"),
+    "audit": Verb("ask of a whole set whether a model looks at the right thing", args.AuditOptions, "audit.run"),
     "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),
     "similar": Verb("find the nearest images, and show which patches match", args.SimilarOptions, "images.run_similar"),
     "export": Verb("write a model for another runtime, and see that it answers alike", args.Export, "export.run"),

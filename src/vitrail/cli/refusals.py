@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitrail.audit.rules import check_rules, read_rules
 from vitrail.cli import args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import EXAMPLES
@@ -37,7 +38,7 @@ from vitrail.errors import (
     parse_size,
     same_contrast,
 )
-from vitrail.io import check_new, check_table, check_writable, evaluation_place, neighbours_place, page_at
+from vitrail.io import audit_place, check_new, check_table, check_writable, evaluation_place, neighbours_place, page_at
 from vitrail.options import LEARNT, parse_seconds
 from vitrail.text import canonical
 from vitrail.weights.places import check_inside, check_model, is_foreign, stated_by
@@ -131,6 +132,7 @@ def _outputs_of(run: str) -> dict[str, Any]:
 def check_written(options: Any, out: Path) -> None:
     """Refuse a file that the verb could not write in the end."""
     pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
+    pages[args.AuditOptions] = audit_place
     if isinstance(options, args.Train | args.Distill):
         if options.resume != "never" or options.dry_run or not is_first():  # the first may have made it
             return
@@ -198,6 +200,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "device": lambda name: name == "auto" or parse_device(name),
     "task": partial(check_task, known=LEARNT),
     "max_time": parse_seconds,
+    "fail_under": lambda text: check_rules(read_rules(text)),
+    "against": check_path,
     "class_weights": lambda name: name == "auto" or check_path(Path(name), kind=UsageError),
     "bits": lambda bits: check_option("bits", bits, bits in DEPTHS, f"one of {', '.join(map(str, DEPTHS))}", 12),
     "ray": check_address,
