@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitrail.audit.rules import check_rules, read_rules
 from vitrail.cli import args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import EXAMPLES
@@ -176,6 +175,13 @@ def _data_of(options: Any) -> list[str]:
     return [word for words in named for word in ([words] if isinstance(words, str) else words)]
 
 
+def check_fail_under(text: str) -> None:
+    """Refuse rules that cannot be read, or of figures that no audit has."""
+    from vitrail.audit.rules import check_rules, read_rules
+
+    check_rules(read_rules(text))
+
+
 def check_network(size: str) -> None:
     """Refuse what is neither a size of a network, such as S/16, nor a model."""
     folder = Path(size).parent
@@ -200,7 +206,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "device": lambda name: name == "auto" or parse_device(name),
     "task": partial(check_task, known=LEARNT),
     "max_time": parse_seconds,
-    "fail_under": lambda text: check_rules(read_rules(text)),
+    "fail_under": check_fail_under,
     "against": check_path,
     "class_weights": lambda name: name == "auto" or check_path(Path(name), kind=UsageError),
     "bits": lambda bits: check_option("bits", bits, bits in DEPTHS, f"one of {', '.join(map(str, DEPTHS))}", 12),
