@@ -401,7 +401,7 @@ def page_writer(place: Callable[[Path | None], Path], out: Path | None) -> Calla
 
 
 page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
-audit_place = partial(page_place, kind=AUDIT, what="an audit", beside=True)
+audit_place = partial(page_place, kind=AUDIT, what="an audit")
 evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 neighbours_place = partial(page_place, kind=SIMILAR, what="a page of neighbours")
 data_place = partial(page_place, kind=DATA, what="the page of a check of data")

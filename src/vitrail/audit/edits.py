@@ -126,7 +126,7 @@ EDITS = (
     Edit("rim", "the rim", box(DEEP / 2, DEEP / 2, 1 - DEEP / 2, 1 - DEEP / 2, outside=True)),
     Edit("centre", "the middle", box(0.25, 0.25, 0.75, 0.75), expected=True),
     Edit("fine", "the fine structure", exchange=exchange_fine, least=4 * CELLS),
-    Edit("tint", "the mean colour", exchange=exchange_tint),
+    Edit("tint", "the mean colour", exchange=exchange_tint, expected=True),
     Edit("colour", "the colours", exchange=exchange_colour, expected=True),
 )
 

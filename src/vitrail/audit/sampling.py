@@ -151,7 +151,7 @@ def choose_images(
         some = f"{len(asked)} of {counted(len(classes), 'class', 'classes')}"
         few, late = sum(label not in asked for label in fitting), len(classes) - len(fitting)
         whys = [f"{few} have fewer than {FEWEST} images in a half"] * bool(few)
-        whys += [f"{late} did not fit into the time or the passes (--images, --max-time)"] * bool(late)
+        whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
         notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
     trios = draw_trios(labels, first, list(asked), 1), draw_trios(labels, second, list(asked), 2)
     return ChosenImages(explained, trios, asked, tuple(notes))
