@@ -131,7 +131,7 @@ def _outputs_of(run: str) -> dict[str, Any]:
 def check_written(options: Any, out: Path) -> None:
     """Refuse a file that the verb could not write in the end."""
     pages = {args.SimilarOptions: neighbours_place, args.Evaluate: evaluation_place, args.Explain: page_at}
-    pages[args.AuditOptions] = audit_place
+    pages |= {args.AuditOptions: audit_place}
     if isinstance(options, args.Train | args.Distill):
         if options.resume != "never" or options.dry_run or not is_first():  # the first may have made it
             return
