@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vitrail"
@@ -16,13 +17,19 @@ FAMILIES = {
 SHARED = {"run"} | FAMILIES  # every verb has its `run`
 
 
+@cache
+def named_in(text: str) -> list[str]:
+    """Public names that are defined at the top level."""
+    defined = (node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return [name for name in defined if not name.startswith("_")]
+
+
 def homes(files: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     """In which files each public name is defined at the top level."""
     found = defaultdict[str, set[str]](set)
     for file, text in files:
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].add(file)
+        for name in named_in(text):
+            found[name].add(file)
     return found
 
 
