@@ -95,16 +95,18 @@ def _once(given: Callable, resolved: Callable, in_context: Callable, typechecker
             known = passed.get(asked)
         except TypeError:  # of a tensor that another stands for, or sizes that are symbols
             return in_context(*positional, **named)
-        if known is None:
-            found = in_context(*positional, **named)
-            known = passed.setdefault(asked, set())
-        else:
-            found = given(*positional, **named)
-            if _kind(found) not in known:
+        found = in_context(*positional, **named) if known is None else given(*positional, **named)
+        try:
+            kinds = {_kind(found)}
+            fresh = known is None or not kinds <= known
+        except TypeError:
+            fresh, kinds = True, set()
+        if fresh:
+            if known is not None:
                 results.append(found)
                 with CONTEXT:
                     again(*positional, **named)
-        known.add(_kind(found))
+            passed.setdefault(asked, set()).update(kinds)
         return found
 
     return call

@@ -80,7 +80,12 @@ def test_what_kinds_do_not_show_is_checked_each_time() -> None:
     assert listed([torch.zeros(4)]).shape == (4,)
     with pytest.raises(TypeCheckError):
         listed([torch.zeros(4, 4)])
-    run = decorate(returned)
+    run, four = decorate(returned), torch.zeros(4)
+    for _ in range(2):
+        assert run(four, lambda: own) is own, "a result of a class of its own"
+        assert run(four, lambda: four) is not own
+        with pytest.raises(TypeCheckError):
+            run(four, lambda: own[:3])
     assert run(own, lambda: own) is own
     with pytest.raises(TypeCheckError):
         run(own, lambda: own[:3])

@@ -19,14 +19,14 @@ LIMITS = tuple(None if level == 198 else level / 200 for level in range(199))
 NAMES = ("añil", "bleu clair", "c,d", "e|f", "g")
 
 
-def small_model(output: object = None, task: vitrail.tasks.Task | None = None) -> vitrail.Model:
-    """Two blocks, every parameter redrawn, with the loud head that makes answers differ."""
+def small_model(output: object = None, task: vitrail.tasks.Task | None = None, depth: int = 1) -> vitrail.Model:
+    """Of one block, as torch traces each for seconds; every parameter redrawn, and a loud head: answers differ."""
     output = output or Classes(NAMES, calibration=Calibration("select", 60, 1.7, 0.8, (LIMITS,)))
     config = vitrail.ViTConfig(
         image_size=(24, 32),
         patch_size=8,
         width=32,
-        depth=2,
+        depth=depth,
         heads=2,
         mlp_dim=64,
         classes=output.outputs,

@@ -34,7 +34,7 @@ def images(count: int) -> Tensor:
 
 def centred_model(codec: Codec, task: str, pool: nn.Module | None = None) -> vitrail.Model:
     """The small model, whose outputs are about zero: so answers and signs differ from image to image."""
-    model = small_model(codec, TASKS[task])
+    model = small_model(codec, TASKS[task], depth=2)
     network, reads = model.network, model.preprocessing
     network.pool = pool or network.pool
     network.eval().head.bias.data -= network(reads.normalise(images(5))).mean(dim=0).detach()

@@ -206,7 +206,7 @@ def test_of_maps_like_their_random_maps_one_in_twenty_is_faithful() -> None:
 
 def test_where_one_random_map_is_as_good_more_of_them_decide(lab: Lab) -> None:
     counts = set[int]()
-    for seed in range(40):
+    for seed in range(14, 40):  # the 16th map is the first that needs more of them
         if len(counts) == 2:
             break
         held = lab.test.evaluate(lab.attribution(torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(seed))))
