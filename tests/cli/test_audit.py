@@ -1,0 +1,74 @@
+"""`vitrail audit`: its JSON, exit codes of rules, earlier audits, masks of some images, and images without labels."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.command import DATA, USAGE, Cli, must_refuse
+from tests.photographs import make_photographs
+from tests.shared_runs import run_of
+from vitrail.io import AUDIT, is_page
+
+AGENTS = Path(__file__).resolve().parents[2] / "AGENTS.md"
+
+
+def test_an_audit_of_labelled_images(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = str(run_of("photos"))
+    make_photographs(tmp_path / "photos", ("a", "b", "c"), per_class=14, seed=9)
+    (tmp_path / "masks").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for file in sorted((tmp_path / "photos" / "a").iterdir())[:6]:
+        with Image.open(file) as image:
+            mask = np.zeros((image.height, image.width), np.uint8)
+        mask[: len(mask) // 2] = 255
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{file.stem}.png")
+    words = ("audit", run, "photos", "--count", "6", "--method", "rollout", "--masks", "masks")
+    answer = cli(*words, "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    (row,) = re.findall(r"^\| `audit` .*\| (.+) \|$", AGENTS.read_text("utf-8"), re.MULTILINE)
+    assert set(found) == set(re.findall(r"`(\w+)`", row))
+    assert found["page"] == "audit.html"
+    assert is_page(Path("audit.html").read_text("utf-8"), AUDIT)
+    assert json.loads(Path("audit.json").read_text("utf-8")) == {key: found[key] for key in found if key != "page"}
+    counts = {one["name"]: one["images"] for one in found["verdicts"]["class"]}
+    assert counts == {"a": 2, "b": 2, "c": 2}
+    assert {*found["asked"]} <= {"a", "b", "c"}
+    assert 0 < found["figures"]["supported"]["interval"][1] <= 1
+
+    failed = cli(*words, "--out", "audit.html", "--fail-under", "shortcuts<=3,supported>=1", "--against", "audit.json")
+    assert failed.code == 1
+    assert "supported>=1" in failed.problem
+    again = json.loads(Path("audit.json").read_text("utf-8"))
+    assert {key: again[key] for key in ("verdicts", "shortcuts", "parts")} == {
+        key: found[key] for key in ("verdicts", "shortcuts", "parts")
+    }
+    assert not any(each["clear"] or each["difference"] for each in again["changes"])
+    assert again["changes"]
+    base = ("audit", run, "photos", "--out")
+    must_refuse(cli(*base, "audit.html", "--method", "rollout", "--count", "7"), USAGE, "audit")
+    must_refuse(cli(*base, "audit.html", "--count", "6"), USAGE, "audit")
+    must_refuse(cli(*base, "photos/audit.html"), USAGE, "photos")
+
+
+def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = str(run_of("photos"))
+    for number, file in enumerate(make_photographs(tmp_path / "made", ("a",), per_class=3, seed=9)):
+        (tmp_path / "plain").mkdir(exist_ok=True)
+        shutil.copy(file, tmp_path / "plain" / f"{number}{file.suffix}")
+    monkeypatch.chdir(tmp_path)
+    answer = cli("audit", run, "plain", "--count", "2", "--method", "rollout", "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert ({*found["verdicts"]}, found["asked"], found["shortcuts"]) == ({"all"}, {}, [])
+    assert len(found["notes"]) >= 2
+    (tmp_path / "plain" / "0.jpg").write_bytes(b"no image")
+    left = cli("audit", run, "plain", "--count", "3", "--method", "rollout", "--json", "--out", "other.html")
+    assert left.code == 0, left.err
+    assert json.loads(left.out)["verdicts"]["all"][0]["images"] == 2
+    must_refuse(cli("audit", run, "plain", "--against", "other.html"), DATA, "other.html")
