@@ -18,6 +18,7 @@ from tests.errors import must_raise
 from tests.weights.families import ROWS, answer
 from vitrail.errors import DataError, UsageError, VitrailError, as_word
 from vitrail.nn import ViTConfig
+from vitrail.weights.assume import parse_assume
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -165,3 +166,7 @@ def test_hints_are_followed_until_it_opens(rectangle: tuple[nn.Module, Path]) ->
     assert words is not None
     assert '"image_size": [64, 96]' in found.out
     assert '"image_size": [48, 128]' in call(*words, "--image-size", "48x128").out
+
+
+def test_statistics_may_be_assumed_like_all_else() -> None:
+    assert parse_assume("mean=0.5,std=0.25,heads=6") == {"mean": 0.5, "std": 0.25, "heads": 6}

@@ -112,12 +112,12 @@ class Audit:
         else:
             one = self.named[0]
             fails = (
-                f"For “{one.label}” {one.words} decides: without it {percent(one.without, 0)} of its images are "
-                f"recognised, as they are {percent(one.recall, 0)}, and without an area elsewhere "
-                f"{percent(one.elsewhere, 0)}"
+                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its images are recognised "
+                f"as they are, {percent(one.without, 0)} when it comes from an image of another class "
+                f"({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
             )
             if len(self.named) > 1:
-                fails += f"; {counted(len(self.named) - 1, 'more shortcut')} stands below"
+                fails += f"; {counted(len(self.named) - 1, 'more shortcut')} below"
         return f"{asked}.", f"{holds}.", f"{fails}."
 
     def to_dict(self) -> dict[str, Any]:

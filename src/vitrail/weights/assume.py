@@ -122,7 +122,7 @@ def parse_assume(text: str) -> dict[str, Any]:
             raise UsageError(problem, hint_for({"heads": 6, "norm_eps": 1e-6}, gone=[part]))
         value: Any = word
         with suppress(ValueError):  # what it is not is refused by `checked`
-            value = parse_word(TYPES.get(name, str), word)
+            value = parse_word(TYPES.get(name, float if name in STATISTICS else str), word)
         if found.setdefault(name, value) != value:
             problem = f"--assume has both {name}={found[name]} and {name}={value}"
             raise UsageError(problem, hint_for({name: value}, "or the other alone"))
