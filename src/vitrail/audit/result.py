@@ -112,8 +112,8 @@ class Audit:
         else:
             one = self.named[0]
             fails = (
-                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its images are recognised "
-                f"as they are, {percent(one.without, 0)} when it comes from an image of another class "
+                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its images are "
+                f"recognised as they are, {percent(one.without, 0)} when it comes from an image of another class "
                 f"({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
             )
             if len(self.named) > 1:
