@@ -67,6 +67,8 @@ def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeyp
     found = json.loads(answer.out)
     assert ({*found["verdicts"]}, found["asked"], found["shortcuts"]) == ({"all"}, {}, [])
     assert len(found["notes"]) >= 2
+    nobody_looked = cli("audit", run, "plain", "--count", "2", "--method", "rollout", "--fail-under", "shortcuts<=0")
+    assert nobody_looked.code == 1
     (tmp_path / "plain" / "0.jpg").write_bytes(b"no image")
     left = cli("audit", run, "plain", "--count", "3", "--method", "rollout", "--json", "--out", "other.html")
     assert left.code == 0, left.err

@@ -70,8 +70,9 @@ class Audit:
     @property
     def figures(self) -> dict[str, Figure]:
         """What a rule can ask for, by name: verdicts, areas, each class's own, and the number of shortcuts."""
-        every = self.supported
-        found = {"shortcuts": Figure(len(self.named), (len(self.named), len(self.named)), len(self.asked))}
+        every, named, found = self.supported, len(self.named), dict[str, Figure]()
+        if self.asked:  # else a rule must not hold because nobody looked
+            found["shortcuts"] = Figure(named, (named, named), len(self.asked))
         for name, count in {SUPPORTED: 0, **every.counts}.items():
             own = rates(name, [SUPPORTED] * count + ["cannot tell"] * (every.images - count)) if count else None
             low, high = (0.0, rates(name, ["weak"] * every.images).interval[1]) if own is None else own.interval
