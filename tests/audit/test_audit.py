@@ -21,7 +21,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audit, Path]:
     return audited(model, True, folder), folder
 
 
-def audited(model: vitrail.Model, marked: bool, folder: Path | None = None, count: int = 12) -> Audit:
+def audited(model: vitrail.Model, marked: bool, folder: Path | None = None, count: int = 7) -> Audit:
     return vitrail.audit.audit(model, digits(marked), count=count, method="occlusion", edits=FEW, folder=folder)
 
 
@@ -43,7 +43,7 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
 
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
-    assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 12)
+    assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 7)
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:
@@ -57,6 +57,6 @@ def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit,
     assert json.dumps(same[0]) == json.dumps(same[1])
     assert {file.name: file.read_bytes() for file in folder.glob("*.jsonl")} == lines
     with pytest.raises(UsageError):
-        audited(model, True, folder, count=13)
+        audited(model, True, folder, count=8)
     with pytest.raises(UsageError):
         audited(honest(), True, folder)
