@@ -97,7 +97,8 @@ class Audit:
     def sentences(self) -> tuple[str, str, str]:
         """What was asked, what holds, and what does not, for a person who has to decide."""
         every, some = self.supported, counted(len(self.asked), "class", "classes")
-        asked = f"{counted(every.images, 'image')} of {self.data}, drawn class by class, were explained and tested"
+        how = "class by class" if "class" in self.verdicts else "at random"
+        asked = f"{counted(every.images, 'image')} of {self.data}, drawn {how}, were explained and tested"
         if self.asked:
             asked += f", and {some} were searched for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
