@@ -58,7 +58,10 @@ def _check(options: Serve, url: str) -> int:
     for one in found:
         if one.differs:
             problem = f"{url} answers {one.differs} by {one.model} otherwise than the model here: {one.why}"
-            raise RunError(problem, "vitrail doctor  # here and there: versions and devices")
+            raise RunError(
+                problem,
+                "vitrail doctor  # here and there: versions; and --mean, --image-size and the like must be the same",
+            )
         if not options.json:
             print_line(f"{one.model} ({one.version}): {counted(one.images, 'image')} ({one.of}) answered alike")
     return 0

@@ -107,7 +107,8 @@ class Service:
             raise Refusal(503, "the models are being loaded", "the same again in 2 s", 2)
         if route not in pool.models[name]["routes"]:
             there = ", ".join(f"/{each}" for each in self.routes_of(name))
-            raise Refusal(404, f"the model {name} has no /{route}", f"what it has: {there}")
+            more = "; a server that was started with --features FILE has it" * (route == "similar")
+            raise Refusal(404, f"the model {name} has no /{route}", f"what it has: {there}{more}")
         if pool.full:
             raise pool.refusal()
         return pool
