@@ -8,7 +8,7 @@ import pytest
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from vitrail.audit import EDITS, Audit
-from vitrail.audit.shortcuts import LEVEL
+from vitrail.audit.shortcuts import LEVEL, mean_effect
 from vitrail.errors import UsageError
 
 FEW = tuple(edit for edit in EDITS if edit.name in ("upper-left", "lower-right", "top", "centre"))
@@ -41,6 +41,24 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert one.words in page
 
 
+def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_other_half(tmp_path: Path) -> None:
+    edges = [edit for edit in EDITS if edit.name in ("left", "right")]
+    found = vitrail.audit.audit(hanging(), digits(True), count=5, method="occlusion", edits=edges, folder=tmp_path)
+    (one,) = found.named
+    assert (one.part, one.patch) == ("left", "the patch in row 1 and column 1")
+    lines = [json.loads(line) for line in (tmp_path / "second-patches.jsonl").read_text("utf-8").splitlines()]
+    name = "left, row 1, column 1"
+    assert {tuple(line["swaps"]) for line in lines} == {(name,)}
+    assert one.patch_effect == mean_effect(lines, name) > 10
+    assert one.inside in found.page()
+    first = [json.loads(line) for line in (tmp_path / "first-patches.jsonl").read_text("utf-8").splitlines()]
+    effects = {part: mean_effect(first, part) for part in first[0]["swaps"]}
+    assert len(effects) == 8
+    assert max(effects, key=effects.__getitem__) == name
+    halves = [{line["trio"][0] for line in some} for some in (first, lines)]
+    assert not halves[0] & halves[1]
+
+
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
     assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 7)
@@ -49,7 +67,7 @@ def test_nothing_is_named_of_an_honest_network() -> None:
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:
     audit, folder = found
     lines = {file.name: file.read_bytes() for file in folder.glob("*.jsonl")}
-    assert set(lines) == {"maps.jsonl", "first.jsonl", "second.jsonl"}
+    assert set(lines) == {"maps.jsonl", "first.jsonl", "second.jsonl"}  # a corner is one patch here
     (folder / "second.jsonl").unlink()
     model = hanging()
     again = audited(model, True, folder)

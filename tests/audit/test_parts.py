@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy.stats import binom, binomtest
 
-from vitrail.audit import EDITS, Edit, box
+from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, check_edits, coarse
 from vitrail.audit.rules import Figure, changes_since, check_rules, read_audit, read_rules
-from vitrail.audit.sampling import draw_trios, halves
+from vitrail.audit.sampling import Trio, draw_trios, halves
 from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
 from vitrail.errors import DataError, UsageError
 
@@ -84,6 +84,20 @@ def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
     rng = np.random.default_rng(1)
     named = sum(min(holm([sign_test(rng.normal(size=40).tolist()) for _ in range(6)])) <= LEVEL for _ in range(400))
     assert named <= binom.ppf(0.999, 400, LEVEL)
+
+
+def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_mark_has_its_own() -> None:
+    trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
+    strong, weak = Swap(4.0, 0.0, 3.0, 0.0, False, True), Swap(0.0, 0.1, 0.0, 0.0, True, True)
+    effects = {"left": 7.5, "top": 7.4, "upper-left": 7.0, "lower-right": 6.0, "bottom": 0.0}
+    swaps = {part: (strong._replace(out=size - 4) if size else weak)._asdict() for part, size in effects.items()}
+    lines = [{"trio": list(trio), "right": True, "swaps": swaps} for trio in trios]
+    for least, expected in ((effects, ["upper-left", "lower-right"]), (("left", "top"), ["left", "top"])):
+        proposed = {0: dict.fromkeys(least, 5.0)}
+        found = shortcuts.tested_parts(lines, proposed, EDITS, str, (224, 224))
+        assert [one.part for one in found if one.named] == expected
+        if len(expected) < len(least):
+            assert set(found[0].also) == {BY_NAME["left"].words, BY_NAME["top"].words}
 
 
 def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> None:

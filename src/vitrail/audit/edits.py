@@ -92,6 +92,29 @@ def box(top: Side, left: Side, bottom: Side, right: Side, outside: bool = False)
     return area
 
 
+def single_patches(edit: Edit, size: Size, patch: Size) -> dict[str, Edit]:
+    """The patches of which at least half lies in an area, each as a part of its own, by its name.
+
+    Args:
+        edit: Of an area; of others there are none.
+        size: (height, width) of images.
+        patch: Of those.
+    """
+    if edit.area is None:
+        return {}
+    rows, columns = size[0] // patch[0], size[1] // patch[1]
+    held = F.avg_pool2d(edit.area(*size)[None, None].float(), patch)[0, 0] >= 0.5
+    found = [
+        Edit(
+            f"{edit.name}, row {row + 1}, column {column + 1}",
+            f"the patch in row {row + 1} and column {column + 1}",
+            box(row / rows, column / columns, (row + 1) / rows, (column + 1) / columns),
+        )
+        for row, column in held.nonzero().tolist()
+    ]
+    return {one.name: one for one in found}
+
+
 def exchange_tint(receivers: Images, donors: Images) -> Images:
     """The mean of each channel."""
     return receivers + (donors - receivers).mean(dim=(2, 3), keepdim=True)

@@ -6,9 +6,9 @@
     found.named            parts of the image that decide by themselves, class by class
     found.save("audit.html")
 
-Each of three jobs goes on where it was stopped: verdicts on a sample that is drawn class by class (`maps.jsonl`); every
+Each of its jobs goes on where it was stopped: verdicts on a sample that is drawn class by class (`maps.jsonl`); every
 part of the catalogue on the first half of the images of each class (`first.jsonl`); what that proposes on the second
-half (`second.jsonl`).
+half (`second.jsonl`); and single patches of what was named, on both (`first-patches.jsonl`, `second-patches.jsonl`).
 """
 
 import hashlib
@@ -27,7 +27,7 @@ import torch
 
 from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
-from vitrail.audit.edits import EDITS, Edit, check_edits
+from vitrail.audit.edits import EDITS, Edit, check_edits, single_patches
 from vitrail.audit.result import Audit, compared
 from vitrail.audit.sampling import ChosenImages, Trio, choose_images, classes_of, open_samples, passes_in, trio_of
 from vitrail.audit.shortcuts import (
@@ -45,7 +45,7 @@ from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.job import explain_all
-from vitrail.explain.reporting.plan import ReportOptions
+from vitrail.explain.reporting.plan import ReportOptions, patch_of
 from vitrail.explain.reporting.report import rates
 from vitrail.io import other_out, read_json, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster, carry_of
@@ -101,7 +101,8 @@ def audit(
         earlier: The JSON of an earlier audit, with which this one is compared.
         cluster: Where else to compute, by workers of Ray.
         command: The command line, for the page.
-        progress: Called with images done, and all: three times over, for verdicts, every part, and what that proposes.
+        progress: Called with images done, and all: five times over, for verdicts, every part and what that proposes,
+            and both once more for single patches of what was named.
         notify: Called with a sentence about what is left aside.
 
     Raises:
@@ -193,7 +194,7 @@ def run_jobs(
     cluster: Cluster | None,
     progress: Callable[[int, int], None],
 ) -> Audit:
-    """The three jobs, or what is left of them, and what they found."""
+    """The jobs, or what is left of them, and what they found."""
     model, samples, edits, name = asked.model, asked.samples, asked.edits, asked.model.output.name
     maps, job = folder / "maps.jsonl", partial(swap_job, asked, cluster=cluster, progress=progress)
     if not maps.exists():
@@ -208,6 +209,7 @@ def run_jobs(
     left = [trio for trio in second if trio.label in proposed]
     tested = job(folder / "second.jsonl", left, proposed)
     shortcuts = tested_parts(tested, proposed, edits, name, model.preprocessing.size)
+    shortcuts = with_patches(asked, chosen, folder, shortcuts, partial(swap_job, cluster=cluster, progress=progress))
     parts = {
         name(label): {edit.name: mean_effect(own, edit.name) for edit in edits}
         for label, own in lines_by_class(tried).items()
@@ -278,6 +280,33 @@ def swap_job(
                 for line in found.read(each.number):
                     handle.write(to_json(line, indent=None).encode())
     return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def with_patches(
+    asked: AuditRequest, chosen: ChosenImages, folder: Path, shortcuts: Sequence[Shortcut], job: Callable[..., Any]
+) -> list[Shortcut]:
+    """The same, with the patch of each named area that does most alone: found on one half, measured on the other."""
+    model, of, found = asked.model, {asked.model.output.name(label): label for label in chosen.asked}, [*shortcuts]
+    size, by_name = model.preprocessing.size, {edit.name: edit for edit in asked.edits}
+    inside = {
+        place: single_patches(by_name[one.part], size, patch_of(model)) for place, one in enumerate(found) if one.named
+    }
+    inside = {place: patches for place, patches in inside.items() if len(patches) > 1}
+    asked = asked._replace(
+        edits=tuple({name: patch for some in inside.values() for name, patch in some.items()}.values())
+    )
+    for stage, half in (("first", chosen.halves[0]), ("second", chosen.halves[1])):
+        parts = dict[int, list[str]]()
+        for place, patches in inside.items():
+            parts.setdefault(of[found[place].label], []).extend(patches)
+        left = [trio for trio in half if trio.label in parts]
+        lines = lines_by_class(job(asked, folder / f"{stage}-patches.jsonl", left, parts))
+        for place, patches in inside.items():
+            effects = {name: mean_effect(lines[of[found[place].label]], name) for name in patches}
+            best = max(effects, key=effects.__getitem__)
+            inside[place] = {best: patches[best]}
+            found[place] = replace(found[place], patch=patches[best].words, patch_effect=effects[best])
+    return found
 
 
 # ---- what they found

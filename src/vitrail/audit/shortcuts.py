@@ -34,7 +34,7 @@ from vitrail.jobs.parts import Compute, IdRange
 from vitrail.jobs.precision import Opening
 from vitrail.model import Model
 from vitrail.nn import evaluating
-from vitrail.text import ShortRepr
+from vitrail.text import ShortRepr, percent
 
 LEAST = 1.0  # nats, from which mean effect on a part is named
 PROPOSED = 0.5  # nats, from which on the first half proposes one
@@ -198,6 +198,8 @@ class Shortcut(ShortRepr):
         also: Other names of the same place that were named as well.
         against: Classes from which the same place takes away, as far as these trios show.
         proofs: Images that show it, the strongest first.
+        patch: In words the patch of it that does most alone, by the first half; empty where it has no two patches.
+        patch_effect: The mean effect of that patch on the second half, in nats.
     """
 
     label: str
@@ -217,6 +219,17 @@ class Shortcut(ShortRepr):
     also: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     proofs: tuple[Proof, ...] = ()
+    patch: str = ""
+    patch_effect: float = 0.0
+
+    @property
+    def inside(self) -> str:
+        """Where in it most lies, in a sentence; empty where that is not known."""
+        if not self.patch:
+            return ""
+        share = self.patch_effect / self.effect
+        some = f"{percent(min(share, 1.0), 0)} of that effect" if share >= 0.5 else "less than half of that effect"
+        return f"By itself, {self.patch} has {some}; no other in it has more."
 
     def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
         """Plain values, with the names of files."""
@@ -406,6 +419,8 @@ def _one_name_a_place(
             continue
         near = [one for one in alike if one.effect >= SAME * first.effect]
         best = min(near, key=lambda one: int(area(one).sum()))
+        alike += [one for one, _ in left if one.label == best.label and overlap(one, best)]  # as the edges of a corner
+        left = [pair for pair in left if pair[0] not in alike]
         named.append(replace(best, also=tuple(one.words for one in alike if one is not best)))
         owners.append((best, test.label))
     return named

@@ -19,7 +19,13 @@ from vitrail.text import percent
 
 BATCH = 16
 CLASSES = 20  # in a table; the page has all
-STAGES = ("testing explanations", "trying every part", "testing what that proposes")
+STAGES = (
+    "testing explanations",
+    "trying every part",
+    "testing what that proposes",
+    "trying single patches",
+    "measuring the best of them",
+)
 
 
 def run(options: AuditOptions, command: str) -> int:
