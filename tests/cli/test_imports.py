@@ -55,7 +55,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
     "predict": (51, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (112, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
+    "explain": (113, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
     "evaluate": (84, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]

@@ -45,8 +45,9 @@ from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.job import explain_all
-from vitrail.explain.reporting.plan import ReportOptions, patch_of
+from vitrail.explain.reporting.plan import ReportOptions, patch_of, plan_report
 from vitrail.explain.reporting.report import rates
+from vitrail.explain.reporting.stored_maps import maps_entry
 from vitrail.io import other_out, read_json, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import LINES, choices, complete_parts, split_up
@@ -123,12 +124,11 @@ def audit(
     edits = tuple(edit for edit in edits if side >= edit.least)
     if small:
         notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
+    wanted = ReportOptions(method, background=None if background is None else str(background), precision=precision)
+    stored = [each for each in plan_report(model, wanted).methods if each.folder is not None]
+    notes = (*notes, *(each.about for each in stored))
     made = AuditRequest(
-        model,
-        samples,
-        ReportOptions(methods=method, background=None if background is None else str(background), precision=precision),
-        edits,
-        None if masks is None else Path(masks).absolute(),
+        model, samples, wanted, edits, None if masks is None else Path(masks).absolute(), maps_entry(stored)
     )
     with TemporaryDirectory() as place:
         where = Path(folder or place)
@@ -143,13 +143,14 @@ def audit(
 
 
 class AuditRequest(NamedTuple):
-    """What is audited, on what, and how."""
+    """What is audited, on what, and how; and what stored maps are known by."""
 
     model: Model
     samples: Samples
     wanted: ReportOptions
     edits: tuple[Edit, ...]
     masks: Path | None
+    maps: Mapping[str, Any]
 
 
 def chosen_images(
@@ -168,6 +169,7 @@ def chosen_images(
         "options": {name: str(value) for name, value in vars(asked.wanted).items()},
         "parts": [edit.name for edit in asked.edits],
         "masks": str(asked.masks),
+        **asked.maps,
         "limits": list(limits),
     }
     file = folder / "job.json"
@@ -214,11 +216,12 @@ def run_jobs(
         name(label): {edit.name: mean_effect(own, edit.name) for edit in edits}
         for label, own in lines_by_class(tried).items()
     }
-    drops, unread = [line["areas"] for line in lines if line.get("areas")], sum("problem" in line for line in lines)
+    drops = [line["areas"] for line in lines if line.get("areas")]
+    unread = [short_paths(f"{line['file']}: {line['problem']}", 1) for line in lines if "problem" in line]
     notes = [
         *chosen.notes,
         *masks_note(asked, drops),
-        *([f"{counted(unread, 'image')} could not be read."] * bool(unread)),
+        *(f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]),
     ]
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(

@@ -275,7 +275,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
             that the evidence is known, may also show no whole digit, two or some: planted:empty, planted:double,
             planted:mnist,double,2x3
         method: A method from the list below (default: generic_attention; cross_attention for a model that generates
-            text), or your own as MODULE:NAME, where MODULE can be imported.
+            text), or your own as MODULE:NAME, where MODULE can be imported; or a folder of maps, one .npy an image.
         compare: Show several methods side by side, on one colour scale.
         methods: Methods that --compare shows, separated by commas; default: usual, which are four of different kinds
             (generic_attention, rollout, attcat, saliency; where one cannot answer, another); all: all but the slow
@@ -348,7 +348,7 @@ class AuditOptions(Inference, InPrecision, JobOptions, LayoutOptions):
         masks: A folder with a mask of some images, of the same file name: where the thing is. Non-black pixels count.
         count: Images that are explained and tested, drawn class by class (default: 100).
         method: The method that explains them (default: generic_attention), or your own as MODULE:NAME, where MODULE can
-            be imported: maps of other tools are audited alike.
+            be imported; or a folder with maps of any tool, one .npy file an image.
         split: train, validation or test, or all of data without splits. Default: test; without it the samples that
             training used least.
         background: What replaces masked patches in the test: a folder of images, or another run; default: the model's

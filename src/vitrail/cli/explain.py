@@ -20,7 +20,15 @@ from vitrail.data.masks import add_masks
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, USUAL
-from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
+from vitrail.explain.reporting.plan import (
+    BATCH,
+    WRITTEN,
+    Opener,
+    ReportOptions,
+    ReportPlan,
+    plan_report,
+    without_background,
+)
 from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named
 from vitrail.io import check_writable, page_at, write_file
 from vitrail.model import Model
@@ -55,11 +63,11 @@ def run(options: Explain, command: str) -> int:
     model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
     samples, numbers = read_samples(model, options, warn)
-    shown, problems, others = open_images(samples, numbers, model, warn)
+    plan = dataclasses.replace(plan_report(model, wanted), bump=True)
+    shown, problems, others = open_images(samples, numbers, model, plan, warn)
     if not shown:
         raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
-    plan = dataclasses.replace(plan_report(model, wanted), bump=True)
     training = TrainingImages(model, options.nearest or AUTO, options.data_root)
 
     def show(so_far: Report) -> None:
@@ -188,7 +196,7 @@ def read_samples(model: Model, options: Explain, notify: Notify, most: int | Non
 
 
 def open_images(
-    samples: Samples, numbers: Sequence[int], model: Model, notify: Notify
+    samples: Samples, numbers: Sequence[int], model: Model, plan: ReportPlan, notify: Notify
 ) -> tuple[list[NamedImage], list[DataError], list[Opener]]:
     """These images; why others of them cannot be read; and all samples, unopened, which may fill masked patches.
 
@@ -196,9 +204,10 @@ def open_images(
         samples: All.
         numbers: Of those that are explained.
         model: Will answer them.
+        plan: Of their explanation.
         notify: Called with a sentence where the known place of the evidence is lost.
     """
-    found, unread = open_named([partial(named_image, samples, number, model) for number in numbers])
+    found, unread = open_named([partial(named_image, samples, number, model) for number in numbers], plan)
     shown = list(found.values())
     sizes = [(model.preprocessing.size[1], model.preprocessing.size[0]), *(one.image.size for one in shown[:1])]
     if EVIDENCE in samples.columns and sizes[0] != sizes[-1]:

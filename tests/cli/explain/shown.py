@@ -7,7 +7,8 @@ import vitrail
 from vitrail.cli.args import Explain
 from vitrail.cli.explain import open_images, read_samples
 from vitrail.data.images import NamedImage
-from vitrail.explain.reporting.plan import Opener
+from vitrail.explain.reporting.plan import Opener, ReportPlan
+from vitrail.runs.beside import RunKnowledge
 
 
 def shown_of(
@@ -19,5 +20,5 @@ def shown_of(
 ) -> tuple[Sequence[NamedImage], Sequence[Opener]]:
     """The images, and all that may fill their masked patches."""
     samples, numbers = read_samples(model, Explain(run=str(run), images=(str(name),), count=count), notify)
-    shown, _, others = open_images(samples, numbers, model, notify)
+    shown, _, others = open_images(samples, numbers, model, ReportPlan(model, (), RunKnowledge(model)), notify)
     return shown, others

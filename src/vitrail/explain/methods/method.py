@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.arguments import parse_word, typed
@@ -50,6 +51,7 @@ class Method:
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
         any_network: Whether it takes any module with a grid of patches; others read the tokens of a ViT.
+        folder: Where its maps lie, one array for each image, if they were computed elsewhere.
         options: Those that can be typed, by name.
     """
 
@@ -64,6 +66,7 @@ class Method:
     costly: bool = False
     opt_in: str = ""
     any_network: bool = False
+    folder: Path | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

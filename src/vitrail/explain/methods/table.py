@@ -5,15 +5,18 @@ The rows stand in `methods.yaml`; the file of a method, and torch, are imported 
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from vitrail.arguments import Later, contract, demand, import_own
-from vitrail.errors import Hint, UsageError, located, nearest
+from vitrail.errors import DataError, Hint, UsageError, located, nearest
 from vitrail.explain.methods.method import Method, Option
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ def _left_out_words(reason: str, names: Sequence[str]) -> str:
 
 
 def method_of(method: MethodLike, option: str = "method", beside: Sequence[MethodLike] = ()) -> Method:
-    """A method by its name or its function, one of your own by MODULE:NAME, or the method itself.
+    """A method by its name or its function, one of your own by MODULE:NAME, stored maps by their folder, or itself.
 
     Args:
         method: Which.
@@ -120,6 +123,7 @@ def method_of(method: MethodLike, option: str = "method", beside: Sequence[Metho
 
     Raises:
         UsageError: If there is none of this name or function, or it is for models that generate text.
+        DataError: There is no such folder, or no map in it.
     """
     if isinstance(method, Method):
         return method
@@ -138,6 +142,8 @@ def method_of(method: MethodLike, option: str = "method", beside: Sequence[Metho
     if method in METHODS_OF_TEXTS:
         problem = f"method '{method}' is for models that generate text, but this model does not"
         raise UsageError(problem, Hint({option: DEFAULT}, python=f"methods={DEFAULT!r}"))
+    if (folder := maps_folder(method)) is not None:
+        return _stored(folder)
     if method not in METHODS and ":" in method:
         return import_method(method, option)
     if method not in METHODS:
@@ -153,6 +159,34 @@ def _nearest(word: str) -> str:
     plain = word.lower().replace("-", "_").replace(" ", "_")
     holding = [name for name in METHODS if plain in name] if plain else []
     return min(holding, key=len, default=None) or nearest(plain, METHODS, 0.52) or DEFAULT  # at a half it is chance
+
+
+def maps_folder(word: str) -> Path | None:
+    """The folder of maps that a word names, where it is no name of a method."""
+    folder, known = Path(word).expanduser(), {"", ALL, USUAL, *METHODS, *METHODS_OF_TEXTS}
+    is_path = not {"/", os.sep}.isdisjoint(word) and ":" not in word
+    return folder.absolute() if word not in known and (is_path or folder.is_dir()) else None
+
+
+def from_anywhere(methods: Any) -> Any:
+    """The same methods, where folders of maps are found from any other folder."""
+    if isinstance(methods, str):
+        return str(maps_folder(methods) or methods)
+    return [*map(from_anywhere, methods)] if isinstance(methods, Iterable) else methods
+
+
+def _stored(folder: Path) -> Method:
+    """The method whose maps lie in a folder; it is called by the folder's name."""
+    if next(folder.rglob("*.npy"), None) is None:
+        problem = f"{folder} holds no maps, one .npy file for each image" if folder.is_dir() else f"no folder {folder}"
+        raise DataError(problem, "numpy.save('maps/photo.jpg.npy', map) for photo.jpg, (h, w) or (rows, columns)")
+    name = re.sub(r"\W", "_", folder.name)
+    name = name if name.isidentifier() and name not in METHODS | METHODS_OF_TEXTS else f"maps_{name}"
+    summary = f"read from the folder {folder.name}, one array for each image"
+    about = f"These maps were {summary}, and are taken to be of the answer; how they were computed is not known."
+    function = functools.partial(Later("vitrail.explain.reporting.stored_maps:stored_maps"), folder=folder, method=name)
+    title = f"Maps in {folder.name}"
+    return Method(function, title, True, True, summary, about, name, "unknown", any_network=True, folder=folder)
 
 
 def import_method(what: str, option: str = "method") -> Method:

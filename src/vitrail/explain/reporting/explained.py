@@ -163,8 +163,8 @@ class AskedImages:
 
         plan, first = self.plan, self.first.select(rows)
         chosen = self.chosen.select(torch.tensor(rows, device=self.chosen.target.device))
-        functions = [partial(each.function, **plan.options) if drawn else partial(blank, each) for each in plan.methods]
-        methods = [replace(each, function=own) for each, own in zip(plan.methods, functions, strict=True)]
+        bound = plan.bound([self.images[row].name for row in rows])
+        methods = bound if drawn else [replace(each, function=partial(blank, each)) for each in bound]
         test = None if self.test is None else self.test.select(rows)
         try:
             how = {"scored": test is not None, "areas": drawn and len(methods) > 1, "bump": drawn and plan.bump}

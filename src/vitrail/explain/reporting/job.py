@@ -23,9 +23,11 @@ from vitrail.data.background import MOST
 from vitrail.data.columns import EVIDENCE, Column, Samples
 from vitrail.data.images import Images, NamedImage, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.explain.methods.table import from_anywhere
 from vitrail.explain.reporting.explained import explain_in_batches
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.explain.reporting.report import named_image, nothing_left, open_named, rates, write_overlays
+from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of
@@ -88,6 +90,7 @@ def explain_all(
     threads = torch.get_num_threads()
     wanted = _settle(wanted, job_entry(out, "options") or {}, model, samples.images)
     plan, openers = plan_report(model, wanted), list[Opener]()
+    check_maps(plan.methods, samples.images.names())
     if plan.borrows:
         some = samples.images.select(evenly(range(len(samples)), MOST + plan.at_a_time))
         openers = [(some.name(row), partial(some.open, row)) for row in range(len(some))]
@@ -100,6 +103,7 @@ def explain_all(
         "verb": "explain",
         **identity_of(model),
         "options": vars(wanted),
+        **maps_entry(plan.methods),
         "images": hashlib.blake2b(b"".join(each.digest() for each in told), digest_size=16).hexdigest(),
         "count": len(samples),
         **choices(ROWS, model.device, "bf16" if wanted.precision == "bf16" else "fp32"),
@@ -155,6 +159,7 @@ def _settle(wanted: ReportOptions, before: Mapping[str, Any], model: Model, imag
         return None if path is None else str(Path(path).expanduser().absolute())
 
     wanted = replace(wanted, background=absolute(wanted.background), similar_to=absolute(wanted.similar_to))
+    wanted = replace(wanted, methods=from_anywhere(wanted.methods))
     if wanted.precision != "auto" or not wanted.trust or model.output.generates:
         return wanted
     chosen = before.get("precision") or precision_for(model, model.tensor([_first(images)]))
@@ -196,7 +201,8 @@ def lines_of(
     for each in ranges:
         places = np.arange(each.first, each.first + len(each.ids))
         samples = Samples(each.images.select(each.ids), {name: one.select(places) for name, one in columns.items()})
-        images, unread = open_named([partial(named_image, samples, row, plan.model) for row in range(len(samples))])
+        openers = [partial(named_image, samples, row, plan.model) for row in range(len(samples))]
+        images, unread = open_named(openers, plan)
         found = explain_in_batches(list(images.values()), plan, evident_only=True) if images else iter(())
         lines, one = list[dict[str, Any]](), next(found, None)
         for row in range(len(samples)):

@@ -14,6 +14,7 @@ import operator
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
@@ -152,6 +153,12 @@ class ReportPlan:
         name = self.model.output.name(self.contrast or 0)
         return f"the model classifies {what} as '{name}', for which no contrast is possible"
 
+    def bound(self, names: Sequence[str]) -> Methods:
+        """The methods with their options; where maps are stored, with those of the images of these names."""
+        more = ({} if each.folder is None else {"names": names} for each in self.methods)
+        pairs = zip(self.methods, more, strict=True)
+        return tuple(replace(each, function=partial(each.function, **self.options, **own)) for each, own in pairs)
+
     @property
     def at_a_time(self) -> int:
         """How many images are explained together: fewer by several methods, or by a wide network."""
@@ -170,11 +177,16 @@ class ReportPlan:
         return f"patches of {SHIPPED if self.model.borrows_background else OTHERS}"
 
 
+def patch_grid(model: Model) -> Size:
+    """(rows, columns) of patches of the images that a model reads."""
+    images = torch.empty((1, model.preprocessing.channels, *model.preprocessing.size), device="meta")
+    return with_grid(model.network).grid(images)
+
+
 def patch_of(model: Model) -> Size:
     """(height, width) of a patch in the images that a model reads, in pixels."""
-    images = torch.empty((1, model.preprocessing.channels, *model.preprocessing.size), device="meta")
-    rows, columns = with_grid(model.network).grid(images)
-    return images.shape[2] // rows, images.shape[3] // columns
+    (height, width), (rows, columns) = model.preprocessing.size, patch_grid(model)
+    return height // rows, width // columns
 
 
 def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
@@ -212,6 +224,11 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
         raise UsageError(
             problem, Hint(text=words, python="vitrail.train(data, options=vitrail.TrainOptions(init=...))")
         )
+    of_class = () if model.output.describes else ("target",)
+    others = _find_stated(wanted, *of_class, "contrast", "top_labels", "similar_to")
+    if others and (folders := [each.folder for each in methods if each.folder is not None]):
+        problem = f"the maps in {folders[0]} are taken to be of the answer to each image, not of another {others[0]}"
+        raise UsageError(problem, Hint(drop=others))
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, Hint(drop=["option"], python="no options"))
@@ -301,7 +318,8 @@ def _with_labels(plan: ReportPlan, top: TopLabels | None) -> ReportPlan:
         raise UsageError(problem, Hint(drop=["top_labels"]))
     if top is not None and top != "all" and top < 1:
         raise UsageError(f"top_labels must be 1 or more, got {top}", Hint({"top_labels": LABELS}))
-    most = plan.model.output.outputs if top == "all" else top or LABELS
+    usual = LABELS if all(each.folder is None for each in plan.methods) else 1  # a stored map is of one
+    most = plan.model.output.outputs if top == "all" else top or usual
     return replace(plan, top_labels=most if several else None)
 
 

@@ -36,9 +36,11 @@ from vitrail.explain.reporting.plan import (
     ReportOptions,
     ReportPlan,
     TopLabels,
+    patch_grid,
     plan_report,
     with_others,
 )
+from vitrail.explain.reporting.stored_maps import check_maps, read_map
 from vitrail.io import WRITING, check_writable, page_at, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
@@ -281,7 +283,7 @@ def report(
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
-    readable, unread = open_named(openers)
+    readable, unread = open_named(openers, plan)
     if not readable:
         raise unread[0]
     if isinstance(plan.target, list):
@@ -312,6 +314,7 @@ def explain_images(
         left_out: Images that were left out before, with the reason.
         show: Called behind each image with the report so far.
     """
+    check_maps(plan.methods, [one.name for one in images])
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
     plan, missing = with_others(plan, openers), list(left_out)
     found = _empty_report(plan)
@@ -432,12 +435,18 @@ def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
     return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model), known.hex())
 
 
-def open_named(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], dict[int, DataError]]:
-    """The images that can be read, by their places, and why others cannot."""
+def open_named(
+    openers: Sequence[Callable[[], NamedImage]], plan: ReportPlan
+) -> tuple[dict[int, NamedImage], dict[int, DataError]]:
+    """The images that can be read, by their places, as their stored maps can; and why others cannot."""
     found, unread = dict[int, NamedImage](), dict[int, DataError]()
+    folders = [each.folder for each in plan.methods if each.folder is not None]
     for place, opener in enumerate(openers):
         try:
-            found[place] = opener()
+            one = opener()
+            for folder in folders:
+                read_map(folder, one.name, plan.model.preprocessing.size, patch_grid(plan.model))
+            found[place] = one
         except DataError as error:
             unread[place] = error
     return found, unread
