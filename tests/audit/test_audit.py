@@ -1,15 +1,17 @@
 """An audit as a whole: what hangs on a mark is named, what does not is not, and a stopped audit goes on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
-from vitrail.audit import EDITS, Audit
+from vitrail.audit import EDITS, Audit, sampling
 from vitrail.audit.shortcuts import LEVEL, mean_effect
 from vitrail.errors import UsageError
+from vitrail.tasks import MultiLabel, MultiLabels
 
 FEW = tuple(edit for edit in EDITS if edit.name in ("upper-left", "lower-right", "top", "centre"))
 
@@ -41,9 +43,16 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert one.words in page
 
 
+@pytest.fixture
+def every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All classes are asked, however few images get a verdict."""
+    monkeypatch.setattr(sampling, "PASSES", 10**9)
+
+
+@pytest.mark.usefixtures("every_class")
 def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_other_half(tmp_path: Path) -> None:
     edges = [edit for edit in EDITS if edit.name in ("left", "right")]
-    found = vitrail.audit.audit(hanging(), digits(True), count=5, method="occlusion", edits=edges, folder=tmp_path)
+    found = vitrail.audit.audit(hanging(), digits(True), count=1, method="occlusion", edits=edges, folder=tmp_path)
     (one,) = found.named
     assert (one.part, one.patch) == ("left", "the patch in row 1 and column 1")
     lines = [json.loads(line) for line in (tmp_path / "second-patches.jsonl").read_text("utf-8").splitlines()]
@@ -57,6 +66,20 @@ def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_ot
     assert max(effects, key=effects.__getitem__) == name
     halves = [{line["trio"][0] for line in some} for some in (first, lines)]
     assert not halves[0] & halves[1]
+
+
+@pytest.mark.usefixtures("every_class")
+def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
+    model = hanging()
+    names = model.output.names
+    several = replace(model, output=MultiLabels(names, (1 - 1e-6,) * len(names)), task=MultiLabel())
+    data = [(image, [label] if number % 3 else [label, "9"]) for number, (image, label) in enumerate(digits(True))]
+    found = vitrail.audit.audit(several, data, count=1, method="occlusion", edits=FEW[:2])
+    (one,) = found.named
+    assert (one.label, one.part, one.patch) == (str(MARKED), "upper-left", "")
+    assert set(found.asked) == {"1", "3", "7", "9"}
+    assert one.effect > 10
+    assert one.recall == one.elsewhere == 1 > one.without
 
 
 def test_nothing_is_named_of_an_honest_network() -> None:

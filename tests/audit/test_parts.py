@@ -12,7 +12,7 @@ from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, check_edits, coarse
 from vitrail.audit.rules import Figure, changes_since, check_rules, read_audit, read_rules
-from vitrail.audit.sampling import Trio, draw_trios, halves
+from vitrail.audit.sampling import Trio, draw_trios, halves, kinds_of
 from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
 from vitrail.errors import DataError, UsageError
 
@@ -107,14 +107,28 @@ def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> No
     assert abs(sum(side.values()) - len(side) / 2) <= 1
     assert halves(units[::-1]) == side
     labels = np.arange(300) % 3
-    trios = draw_trios(labels, [row for row in range(300) if side[units[row]]], [0, 2], 0)
-    assert {trio.label for trio in trios} == {0, 2}
+    known = np.eye(3, dtype=np.int8)[labels]
+    trios = draw_trios(known, [row for row in range(300) if side[units[row]]], [0, 2], 40, 0)
+    assert [trio.label for trio in trios] == [0] * 40 + [2] * 40
     for trio in trios:
         assert labels[trio.own] == trio.label
         assert labels[trio.other] != trio.label != labels[trio.third]
         assert (labels[trio.other], labels[trio.third]) == trio.others
         assert trio.other != trio.third
         assert len({side[units[row]] for row in (trio.own, trio.other, trio.third)}) == 1
+
+
+def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_have_it() -> None:
+    rng = np.random.default_rng(0)
+    known = rng.choice(np.array([-1, 0, 1], np.int8), size=(400, 3), p=(0.2, 0.5, 0.3))
+    trios = draw_trios(known, range(400), range(3), 400, 0)
+    assert [sum(trio.label == label for trio in trios) for label in range(3)] == (known == 1).sum(axis=0).tolist()
+    kinds = kinds_of(known)
+    for trio in trios:
+        assert [int(known[row, trio.label]) for row in trio[:3]] == [1, 0, 0]
+        assert trio.label not in trio.others
+        assert list(trio.others) == kinds[trio.other] + kinds[trio.third]
+    assert kinds_of(np.array([[0, 0], [-1, -1], [1, 1], [-1, 0]], np.int8)) == [[2], [], [0, 1], [2]]
 
 
 def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:

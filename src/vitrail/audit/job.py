@@ -29,7 +29,7 @@ from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits, single_patches
 from vitrail.audit.result import Audit, compared
-from vitrail.audit.sampling import ChosenImages, Trio, choose_images, classes_of, open_samples, passes_in, trio_of
+from vitrail.audit.sampling import ChosenImages, Trio, choose_images, known_labels, open_samples, passes_in, trio_of
 from vitrail.audit.shortcuts import (
     Shortcut,
     lines_by_class,
@@ -161,11 +161,13 @@ def chosen_images(
     Raises:
         UsageError: Jobs of another audit lie there, or something else.
     """
-    known = repr([*classes_of(asked.model, asked.samples), *asked.samples.units()])
+    units = repr([*asked.samples.units()]).encode("utf-8", "replace")
     job = {
         **identity_of(asked.model),
         "images": asked.samples.images.digest().hex(),
-        "labels or groups": hashlib.blake2b(known.encode("utf-8", "replace"), digest_size=16).hexdigest(),
+        "labels or groups": hashlib.blake2b(
+            known_labels(asked.model, asked.samples).tobytes() + units, digest_size=16
+        ).hexdigest(),
         "options": {name: str(value) for name, value in vars(asked.wanted).items()},
         "parts": [edit.name for edit in asked.edits],
         "masks": str(asked.masks),

@@ -8,7 +8,7 @@ witness of its own. Where the passes do not reach, classes with fewer images are
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int8
 from PIL import Image
+from torch.nn.functional import one_hot
 
 from vitrail.audit.edits import Edit
 from vitrail.check.copies import chains_of, near_pairs
@@ -29,7 +30,6 @@ from vitrail.errors import DataError, counted
 from vitrail.model import Model
 from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
-from vitrail.text import canonical
 
 FIRST, SECOND = 16, 64  # images of a class in each half, at most
 FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
@@ -40,13 +40,13 @@ NO_LABELS = "These images have no labels, so there are rates of predictions only
 
 
 class Trio(NamedTuple):
-    """Rows of the images of one swap: of a class, of another, and of another again; and these classes."""
+    """Rows of the images of one swap: of a class, and two without it; and all classes of these two."""
 
     own: int
     other: int
     third: int
     label: int
-    others: tuple[int, int]
+    others: tuple[int, ...]
 
 
 def trio_of(values: Sequence[Any]) -> Trio:
@@ -89,12 +89,20 @@ def open_samples(
     return found.name, found.samples, found.notes
 
 
-def classes_of(model: Model, samples: Samples) -> Int64[np.ndarray, " n"]:
-    """The class of each image, as an output of the model; -1 where an image has none, or may have several."""
-    words = samples.labels
-    if words is None or model.task.column not in samples.columns:
-        return np.full(len(samples), -1, np.int64)
-    return np.array([model.output.number_of.get(canonical(word), -1) for word in words], np.int64)
+def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
+    """Of each image and each output of the model whether that class or label is there: 1, 0, or -1 where not known.
+
+    Of models of numbers or of several columns nothing is: what they say is not there or absent.
+    """
+    output, name = model.output, model.task.column
+    found = np.full((len(samples), output.outputs), -1, np.int8)
+    if name not in samples.columns or (samples.labels is None and output.limits is None):
+        return found
+    match = output.match(samples.column(name))
+    targets = output.targets(match.column.take(np.arange(len(match.column))))
+    there = one_hot(targets, output.outputs) if targets.ndim == 1 else targets.nan_to_num(-1)
+    found[slice(None) if match.ids is None else match.ids] = there.numpy().astype(np.int8)
+    return found
 
 
 def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
@@ -122,30 +130,35 @@ def choose_images(
         within: How many passes of the network there may be; see `passes_in`.
         edits: Which are tried, all on the first half.
     """
-    passes, labels = within(), classes_of(model, samples)
+    passes, known = within(), known_labels(model, samples)
+    kinds, drawn = kinds_of(known), Counter[int]()
     order = np.random.default_rng(0).permutation(len(samples)).tolist()
-    turn, drawn = dict[int, int](), Counter[int]()
+    count_of, turn = Counter(kind for own in kinds for kind in own), dict[int, int]()
     for row in order:
-        turn[row] = drawn[labels[row]]
-        drawn[labels[row]] += 1
+        rarest = min(kinds[row], key=lambda kind: (count_of[kind], kind), default=-1)
+        turn[row] = drawn[rarest]
+        drawn[rarest] += 1
     count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
     explained = sorted(sorted(order, key=turn.__getitem__)[:count])
     left = min(passes, PASSES * count) - OF_VERDICT * count
     tried = 2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
-    classes = sorted(set(labels[labels >= 0].tolist()), key=lambda label: (-drawn[label], label))
-    if len(classes) < 2:
+    classes = sorted(
+        (kind for kind in count_of if kind < model.output.outputs), key=lambda kind: (-count_of[kind], kind)
+    )
+    if len(count_of) < 2:
         alone = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
         return ChosenImages(explained, ([], []), {}, (alone,))
     fitting = list[int]()
     for label in classes:
-        left -= min(FIRST, drawn[label] // 2) * tried + min(SECOND, drawn[label] // 2) * OF_TEST
+        left -= min(FIRST, count_of[label] // 2) * tried + min(SECOND, count_of[label] // 2) * OF_TEST
         fitting += [label] * (left >= 0)
-    first, second = _witnesses(samples, labels, order, (fitting + classes)[: max(2, len(fitting))])
+    beside = [*(fitting + classes)[: max(2, len(fitting))], model.output.outputs]
+    first, second = _witnesses(samples, kinds, order, beside)
     asked = dict[int, tuple[int, int]]()
     for label in fitting:
-        counts = int((labels[first] == label).sum()), int((labels[second] == label).sum())
-        if min(counts) >= FEWEST:
-            asked[label] = counts
+        own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
+        if min(own) >= FEWEST and min(rest) >= 2:
+            asked[label] = min(own[0], FIRST), min(own[1], SECOND)
     notes = list[str]()
     if len(asked) < len(classes):
         some = f"{len(asked)} of {counted(len(classes), 'class', 'classes')}"
@@ -153,20 +166,26 @@ def choose_images(
         whys = [f"{few} have fewer than {FEWEST} images in a half"] * bool(few)
         whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
         notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
-    trios = draw_trios(labels, first, list(asked), 1), draw_trios(labels, second, list(asked), 2)
+    trios = draw_trios(known, first, asked, FIRST, 1), draw_trios(known, second, asked, SECOND, 2)
     return ChosenImages(explained, trios, asked, tuple(notes))
 
 
+def kinds_of(known: Int8[np.ndarray, "n v"]) -> list[list[int]]:
+    """The classes or labels of each image; where it is known to have none of them, one more stands for that."""
+    there = np.concatenate([known > 0, ((known == 0).any(axis=1) & ~(known > 0).any(axis=1))[:, None]], axis=1)
+    return [np.flatnonzero(own).tolist() for own in there]
+
+
 def _witnesses(
-    samples: Samples, labels: Int64[np.ndarray, " n"], order: Sequence[int], classes: Sequence[int]
+    samples: Samples, kinds: Sequence[Sequence[int]], order: Sequence[int], classes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Rows of each half, some of each class: of a group, and of near copies, one image; none that cannot be read."""
     units, taken, side = list(samples.units()), set[str](), halves(samples.units())
-    rows, counts = list[int](), Counter[tuple[int, int]]()
+    rows, counts, wanted = list[int](), Counter[tuple[int, int]](), {*classes}
     for row in order:
-        place = labels[row], side[units[row]]
-        if labels[row] in classes and units[row] not in taken and counts[place] < (FIRST, SECOND)[place[1]]:
-            counts[place] += 1
+        places = [(kind, side[units[row]]) for kind in kinds[row] if kind in wanted]
+        if units[row] not in taken and any(counts[place] < (FIRST, SECOND)[place[1]] for place in places):
+            counts.update(places)
             taken.add(units[row])
             rows.append(row)
     read = list(_opened(samples, rows))
@@ -189,20 +208,23 @@ def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.
             yield row, samples.images.open(row)
 
 
-def draw_trios(labels: Int64[np.ndarray, " n"], rows: Sequence[int], classes: Sequence[int], seed: int) -> list[Trio]:
+def draw_trios(
+    known: Int8[np.ndarray, "n v"], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
+) -> list[Trio]:
     """A trio for each image of these classes; the others are drawn in turn, so that each serves about as often.
 
     Args:
-        labels: Of all images.
+        known: Of all images and classes whether they are there.
         rows: Those of a half.
         classes: That are asked.
+        most: Trios of a class, at most.
         seed: Of the draw.
     """
-    rng, found = np.random.default_rng(seed), list[Trio]()
+    rng, kinds, found = np.random.default_rng(seed), kinds_of(known), list[Trio]()
     for label in classes:
-        own = [row for row in rows if labels[row] == label]
-        others = rng.permutation([row for row in rows if labels[row] != label])
+        own = [row for row in rows if known[row, label] == 1][:most]
+        others = rng.permutation([row for row in rows if known[row, label] == 0])
         for place, row in enumerate(own):
             other, third = (int(others[(2 * place + k) % len(others)]) for k in (0, 1))
-            found.append(Trio(row, other, third, label, (int(labels[other]), int(labels[third]))))
+            found.append(Trio(row, other, third, label, tuple(kinds[other] + kinds[third])))
     return found
