@@ -72,7 +72,7 @@ def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_ot
 def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     model = hanging()
     names = model.output.names
-    several = replace(model, output=MultiLabels(names, (1 - 1e-6,) * len(names)), task=MultiLabel())
+    several = replace(model, output=MultiLabels(names, thresholds=(1 - 1e-6,) * len(names)), task=MultiLabel())
     data = [(image, [label] if number % 3 else [label, "9"]) for number, (image, label) in enumerate(digits(True))]
     found = vitrail.audit.audit(several, data, count=1, method="occlusion", edits=FEW[:2])
     (one,) = found.named
