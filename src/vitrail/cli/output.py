@@ -89,27 +89,32 @@ def show_waiting(what: str) -> None:
 
 
 class TimeLeft:
-    """When work is done of which images are counted, by the time since its stage began.
+    """When a stage is done of which images are counted, by the time since it began.
 
-    A count that does not grow begins the next stage, where images take another time. Only of the last it is known.
+    A count that does not grow begins the next stage, where images take another time: what that will take is not known.
+    The first image of a stage but the last waits for what is made once, so that the time begins behind it.
     """
 
     def __init__(self, stages: int = 1) -> None:
         self.stage, self.stages = -1, stages
         self.ends: float | None = None
-        self._done, self._began = math.inf, (0.0, 0)
+        self._done, self._began, self._waits = math.inf, (0.0, 0), False
 
     def count(self, done: int, total: int, now: float) -> None:
         """Take note of images that are done, and of all."""
         if done <= self._done:
             self.stage, self.ends, self._began = min(self.stage + 1, self.stages - 1), None, (now, done)
-        elif self.stage == self.stages - 1:
+            self._waits = self.stage < self.stages - 1
+        elif self._waits:
+            self._began, self._waits = (now, done), False
+        else:
             self.ends = now + (now - self._began[0]) * (total - done) / (done - self._began[1])
         self._done = done
 
     def words(self, now: float) -> str:
-        """The seconds left; nothing where they are not known."""
-        return "" if self.ends is None else f"{duration(max(0.0, self.ends - now))} left"
+        """The seconds left, of all or of this stage; nothing where they are not known."""
+        of = "" if self.stage == self.stages - 1 else " in this step"
+        return "" if self.ends is None else f"{duration(max(0.0, self.ends - now))} left{of}"
 
 
 @contextmanager
