@@ -45,6 +45,7 @@ from vitrail.tasks.linear import fit_linear
 
 VERDICTS = 2  # images: only shortcuts are counted here
 sampling.PASSES = 10**9  # and all classes are asked
+BYTES = 16  # by which an image is known
 EPOCHS = 8  # of a network that is trained from scratch
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 
@@ -140,12 +141,15 @@ class Frozen:
 
     def __init__(self, model: Model, file: Path | None) -> None:
         self.model, self.file = model, file
-        self.known: dict[bytes, Tensor] = torch.load(file) if file and file.exists() else {}
+        self.known = dict[bytes, Tensor]()
+        if file and file.exists():
+            with np.load(file) as kept:
+                self.known = dict(zip(map(bytes, kept["keys"]), torch.from_numpy(kept["features"]), strict=True))
 
     def features(self, images: Tensor) -> Tensor:
         """(n, d), what the head reads."""
         network = self.model.network
-        keys = [hashlib.blake2b(one.contiguous().numpy(), digest_size=16).digest() for one in images]
+        keys = [hashlib.blake2b(one.contiguous().numpy(), digest_size=BYTES).digest() for one in images]
         new = {key: number for number, key in enumerate(keys) if key not in self.known}
         with torch.no_grad():
             for some in torch.tensor([*new.values()], dtype=torch.long).split(32):
@@ -156,7 +160,8 @@ class Frozen:
     def save(self) -> None:
         """Keep it for another time."""
         if self.file is not None:
-            torch.save(self.known, self.file)
+            keys = np.frombuffer(b"".join(self.known), np.uint8).reshape(-1, BYTES)
+            np.savez(self.file, keys=keys, features=torch.stack([*self.known.values()]).numpy())
 
     def fit(self, pixels: Tensor) -> Model:
         """The model with a head fitted on images (classes, n, c, h, w), as by `train --probe`."""

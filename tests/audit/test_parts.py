@@ -1,16 +1,18 @@
 """The catalogue, the tests of shortcuts, areas and rules, each against something else that knows the answer."""
 
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import distance_transform_cdt
 from scipy.stats import binom, binomtest
 
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
-from vitrail.audit.edits import CELLS, check_edits, coarse
+from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, softened
 from vitrail.audit.rules import Figure, changes_since, check_rules, read_audit, read_rules
 from vitrail.audit.sampling import Trio, draw_trios, halves, kinds_of
 from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
@@ -20,7 +22,7 @@ BY_NAME = {edit.name: edit for edit in EDITS}
 
 
 @pytest.mark.parametrize("size", [(224, 224), (32, 48), (128, 112)])
-def test_an_area_is_exchanged_and_nothing_else(size: tuple[int, int]) -> None:
+def test_an_area_is_exchanged_and_runs_into_what_lies_around_it(size: tuple[int, int]) -> None:
     receivers, donors = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0)).split(1)
     generator = torch.Generator().manual_seed(1)
     for edit in EDITS:
@@ -31,10 +33,14 @@ def test_an_area_is_exchanged_and_nothing_else(size: tuple[int, int]) -> None:
         area = edit.area(*size)
         assert 0 < int(area.sum()) < area.numel()
         assert torch.equal(mixed[:, :, area], donors[:, :, area])
-        assert torch.equal(mixed[:, :, ~area], receivers[:, :, ~area])
+        weight, reach = softened(area), round(SOFT * min(size))
+        assert torch.equal(mixed[:, :, weight == 0], receivers[:, :, weight == 0])
+        torch.testing.assert_close(mixed, receivers + weight * (donors - receivers))
+        steps = distance_transform_cdt(~area.numpy(), "chessboard")
+        torch.testing.assert_close(weight, (1 - torch.from_numpy(steps) / (reach + 1)).clamp(min=0).float())
         moved = edit.elsewhere(size, (16, 16), generator)
         other = edit.mix(receivers, donors, moved)
-        changed = (other != receivers).any(dim=1)[0]
+        changed = (other == donors).all(dim=1)[0]
         assert int(changed.sum()) == int(area.sum()), edit.name
         assert int((changed & area).sum()) < int(area.sum()), edit.name
 
@@ -177,8 +183,14 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     assert found.interval == pytest.approx((0.0524, 0.3339), abs=2e-3)
     assert found.clear
     assert not changes_since({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
-    (tmp_path / "other.json").write_text('{"figures": 3}')
-    for file in ("none.json", "other.json"):
+    good = {"figures": {"border": now.to_dict()}, "fingerprints": {"data": "x"}, "asked": {"cat": [6, 6]}}
+    wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}]
+    rows = [3, {}, {"value": "x"}, {**now.to_dict(), "interval": [0.1]}, {**now.to_dict(), "value": None}]
+    wrong += [{**good, "figures": {"border": row}} for row in rows] + [{**good, "figures": 3}]
+    for number, each in enumerate((good, *wrong)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(each))
+    assert read_audit(tmp_path / "0.json") == good
+    for file in ("none.json", *(f"{number + 1}.json" for number in range(len(wrong)))):
         with pytest.raises(DataError):
             read_audit(tmp_path / file)
     assert math.isfinite(found.interval[0])

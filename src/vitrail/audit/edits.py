@@ -2,9 +2,10 @@
 
     mixed = edit.mix(receivers, donors)      # (b, c, h, w): receivers with this part of the donors
 
-An edit of an area exchanges the pixels that lie there, and nothing else. One of the whole image exchanges a property:
-the mean colour, the fine structure, all colour. A row of `EDITS` is all that an edit needs; one of your own is an
-`Edit` that is passed to `audit`.
+An edit of an area exchanges the pixels that lie there; around it the two images run into each other over a twentieth of
+a side. A sharp tear is a mark by itself: a network that hangs on a frame takes every rim that was torn off for one. An
+edit of the whole image exchanges a property: the mean colour, the fine structure, all colour. A row of `EDITS` is all
+that an edit needs; one of your own is an `Edit` that is passed to `audit`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
@@ -23,6 +24,7 @@ Area = Bool[Tensor, "h w"]
 Side = float | int  # a fraction of one, 0 to 1
 
 DEEP = 1 / 7  # of a side: of corners, strips and the rim
+SOFT = 1 / 20  # of a side, over which an area runs into what lies around it
 CELLS = 28  # across an image without its fine structure
 DRAWS = 8  # of a place elsewhere, of which the one that overlaps least is taken
 
@@ -59,8 +61,8 @@ class Edit:
         if self.exchange is not None:
             return self.exchange(receivers, donors)
         assert self.area is not None
-        area = self.area(*receivers.shape[2:]).roll(moved, (0, 1)).to(receivers.device)
-        return torch.where(area, donors, receivers)
+        area = self.area(*receivers.shape[2:]).roll(moved, (0, 1))
+        return torch.lerp(receivers, donors, softened(area).to(receivers))
 
     def elsewhere(self, size: Size, patch: Size, generator: torch.Generator) -> Size:
         """By how much to move the area, so that as large a one lies where chance puts it, mostly outside of it.
@@ -79,6 +81,14 @@ class Edit:
         ]
         moves = [(down * patch[0], right * patch[1]) for down, right in draws]
         return min(moves, key=lambda move: int((area & area.roll(move, (0, 1))).sum()))
+
+
+def softened(area: Area) -> Float[Tensor, "h w"]:
+    """1 in an area, falling to 0 around it."""
+    found, steps = area[None, None].float(), round(SOFT * min(area.shape))
+    for _ in range(steps):
+        found = torch.maximum(found, F.max_pool2d(found, 3, 1, 1) - 1 / (steps + 1))
+    return found[0, 0]
 
 
 def box(top: Side, left: Side, bottom: Side, right: Side, outside: bool = False) -> Callable[[int, int], Area]:

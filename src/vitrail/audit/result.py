@@ -164,11 +164,11 @@ class Audit:
 
 def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
     """The audit with what changed since an earlier one, and with what that was of, where it was of something else."""
-    notes, before = list(found.notes), earlier.get("fingerprints", {})
+    notes, before = list(found.notes), earlier["fingerprints"]
     if before.get("data") != found.fingerprints["data"]:
         notes.append(f"The earlier audit was of other images ({earlier.get('data', 'not said')}).")
     if before.get("weights") != found.fingerprints["weights"]:
         notes.append(f"The earlier audit was of other weights ({earlier.get('model', 'not said')}).")
-    if not {*found.asked} & {*earlier.get("asked", {})} and found.asked:
+    if not {*found.asked} & {*earlier["asked"]} and found.asked:
         notes.append("No class was searched for shortcuts in both audits.")
     return replace(found, notes=tuple(notes), changes=tuple(changes_since(found.figures, earlier["figures"])))

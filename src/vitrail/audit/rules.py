@@ -33,6 +33,12 @@ class Figure(NamedTuple):
     interval: tuple[float, float]
     images: int
 
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> "Figure":
+        """The figure that `to_dict` made plain."""
+        low, high = row["interval"]
+        return Figure(float(row["value"]), (float(low), float(high)), int(row["images"]))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"value": self.value, "interval": list(self.interval), "images": self.images}
@@ -88,7 +94,7 @@ def changes_since(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> 
     for name, now in figures.items():
         if (row := earlier.get(name)) is None:
             continue
-        before = Figure(row["value"], tuple(row["interval"]), row["images"])
+        before = Figure.of(row)
         gap = now.value - before.value
         low = gap - math.hypot(now.value - now.interval[0], before.interval[1] - before.value)
         high = gap + math.hypot(now.interval[1] - now.value, before.value - before.interval[0])
@@ -106,11 +112,12 @@ def read_audit(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise DataError(f"there is no file {file}", hint)
     found = read_json(file, hint)
-    rows = found.get("figures")
-    if not isinstance(rows, dict) or not all(
-        isinstance(row, dict) and {"value", "interval"} <= {*row} for row in rows.values()
-    ):
-        raise DataError(f"{file} is not the JSON of an audit: it has no figures", hint)
+    try:
+        for row in found["figures"].values():
+            Figure.of(row)
+        dict(found["fingerprints"], **found["asked"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise DataError(f"{file} is not the JSON of an audit: it has no figures", hint) from None
     return found
 
 

@@ -124,7 +124,7 @@ def swap_parts(
     with evaluating(model.network):
         outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
     odds = log_odds(model, outputs, label).tolist()
-    right = said(model, outputs, label)
+    right = says_class(model, outputs, label)
     swaps, at = list[Swap](), 2
     for edit in edits:
         here = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
@@ -144,7 +144,7 @@ def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torc
     return [(0, 0)] if edit.area is None else [(0, 0), edit.elsewhere(size, patch, generator)]
 
 
-def said(model: Model, outputs: Float[Tensor, "b v"], label: int) -> list[bool]:
+def says_class(model: Model, outputs: Float[Tensor, "b v"], label: int) -> list[bool]:
     """Whether each answer is this class, or has this label."""
     if model.output.limits is None:
         return (model.output.error(outputs.cpu(), model.output.targets(np.full(len(outputs), label))) == 0).tolist()
