@@ -3,7 +3,7 @@
 For an image x of the class, an image o of another and t of another again, with a part A of the catalogue and an area B
 of the same shape elsewhere, in log-odds of the class (nats):
 
-    put on     odds(o with A of x) - odds(o with A of t)      what the class adds there, the tear being the same
+    put on     odds(o with A of x) - odds(o with A of t)      what the class adds there, the seam being the same
     taken out  odds(x) - odds(x with A of o)
     effect     (put on + taken out) at A, less the same at B
 
