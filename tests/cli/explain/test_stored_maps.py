@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from vitrail.errors import DataError, UsageError
 from vitrail.explain.methods import method_of
 from vitrail.explain.methods.table import from_anywhere
 from vitrail.explain.reporting import job
+from vitrail.explain.reporting.plan import ReportOptions, plan_report
 from vitrail.explain.reporting.stored_maps import check_maps, read_map
 from vitrail.jobs import parts
+from vitrail.tasks.multilabel import MultiLabels
 
 PATCHES = np.arange(64, dtype=np.float32).reshape(8, 8)
 
@@ -142,6 +145,14 @@ def test_names_lead_to_maps_inside_of_the_folder_alone(maps: Path, tmp_path: Pat
     check_maps(methods, ["a/0.png", "b/0.png"])
     with must_raise(DataError, r"a/0\.png .*c/0\.png"):
         check_maps(methods, ["a/0.png", "c/0.png"])
+
+
+def test_of_several_labels_a_stored_map_is_of_the_most_probable(maps: Path, planted: Path) -> None:
+    model = replace(vitrail.load(planted), output=MultiLabels(tuple("0123456789"), (0.1,) * 10))
+    plan = plan_report(model, ReportOptions([str(maps), "rollout"], trust=False))
+    assert (plan.top_labels, plan_report(model, ReportOptions("rollout")).top_labels) == (1, 5)
+    with must_raise(UsageError, "top_labels"):
+        plan_report(model, ReportOptions(str(maps), top_labels=2))
 
 
 def test_folders_and_options_that_do_not_go_together(
