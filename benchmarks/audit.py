@@ -187,7 +187,8 @@ def photographs(weights: Path, folder: Path, size: int, file: Path | None, each:
     for name in classes:
         files = sorted((folder / name).glob("*.jpg"))[:each]
         pixels.append(torch.stack([model.preprocessing.to_uint8(open_image(file)) for file in files]))
-    return frozen(model, torch.stack(pixels), each - 200, file)
+    whole = replace(model, input=replace(model.preprocessing, crop_pct=1.0))  # a crop would cut marks away
+    return frozen(whole, torch.stack(pixels), each - 200, file)
 
 
 def pieces(classes: int = 10, each: int = 120) -> Lab:

@@ -56,12 +56,15 @@ class Edit:
         Args:
             receivers: (b, c, h, w), as the network reads them.
             donors: Of the same shape.
-            moved: By how many pixels the area is moved; what leaves at one side comes in at the other.
+            moved: By how many pixels the area is moved; what leaves at one side comes in at the other. What would lie
+                in the area itself stays out of it.
         """
         if self.exchange is not None:
             return self.exchange(receivers, donors)
         assert self.area is not None
-        area = self.area(*receivers.shape[2:]).roll(moved, (0, 1))
+        area = own = self.area(*receivers.shape[2:])
+        if moved != (0, 0):
+            area = own.roll(moved, (0, 1)) & ~own
         return torch.lerp(receivers, donors, softened(area).to(receivers))
 
     def elsewhere(self, size: Size, patch: Size, generator: torch.Generator) -> Size:
