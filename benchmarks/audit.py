@@ -46,7 +46,11 @@ from vitrail.tasks.linear import fit_linear
 VERDICTS = 2  # images: only shortcuts are counted here
 sampling.PASSES = 10**9  # and all classes are asked
 BYTES = 16  # by which an image is known
-EPOCHS = 8  # of a network that is trained from scratch
+SMALL = (
+    "network: {image_size: 28, patch_size: 7, width: 48, depth: 3, heads: 3, mlp_dim: 96}\n"
+    "optimization: {epochs: 15, batch_size: 64, learning_rate: 0.002, ema_decay: 0.0}\n"
+    "augmentation: {shift: 0.06, zoom: [0.95, 1.05]}\n"
+)
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 
 # ---- marks, on (b, c, h, w) from 0 to 255
@@ -217,10 +221,11 @@ def digits(root: Path, each: int = 700) -> Lab:
 
 
 def scratch(pixels: Tensor) -> Model:
-    """A network as `vitrail train` makes it, trained on images (classes, n, 1, h, w)."""
+    """A network of three blocks, trained on images (classes, n, 1, h, w)."""
     pairs = [(Image.fromarray(_array(one)), str(label)) for label, own in enumerate(pixels) for one in own]
-    options = vitrail.TrainOptions(epochs=EPOCHS)
     with TemporaryDirectory() as place:
+        (Path(place) / "small.yaml").write_text(SMALL)
+        options = vitrail.TrainOptions(config=Path(place) / "small.yaml", verdicts=0)
         return vitrail.train(pairs, Path(place) / "run", options).model
 
 

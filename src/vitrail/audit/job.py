@@ -29,7 +29,16 @@ from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits, single_patches
 from vitrail.audit.result import Audit, compared
-from vitrail.audit.sampling import ChosenImages, Trio, choose_images, known_labels, open_samples, passes_in, trio_of
+from vitrail.audit.sampling import (
+    FIRST,
+    ChosenImages,
+    Trio,
+    choose_images,
+    known_labels,
+    open_samples,
+    passes_in,
+    trio_of,
+)
 from vitrail.audit.shortcuts import (
     Shortcut,
     lines_by_class,
@@ -292,7 +301,7 @@ def with_patches(
 ) -> list[Shortcut]:
     """The same, with the patch of each named area that does most alone: found on one half, measured on the other."""
     model, of, found = asked.model, {asked.model.output.name(label): label for label in chosen.asked}, [*shortcuts]
-    size, by_name = model.preprocessing.size, {edit.name: edit for edit in asked.edits}
+    size, by_name, tried = model.preprocessing.size, {edit.name: edit for edit in asked.edits}, len(asked.edits)
     inside = {
         place: single_patches(by_name[one.part], size, patch_of(model)) for place, one in enumerate(found) if one.named
     }
@@ -304,7 +313,10 @@ def with_patches(
         parts = dict[int, list[str]]()
         for place, patches in inside.items():
             parts.setdefault(of[found[place].label], []).extend(patches)
-        left = [trio for trio in half if trio.label in parts]
+        left = list[Trio]()
+        for label, names in parts.items():
+            most = max(2, FIRST * tried // len(names))  # an area takes no longer than the catalogue took of its class
+            left += [trio for trio in half if trio.label == label][:most]
         lines = lines_by_class(job(asked, folder / f"{stage}-patches.jsonl", left, parts))
         for place, patches in inside.items():
             effects = {name: mean_effect(lines[of[found[place].label]], name) for name in patches}

@@ -140,8 +140,8 @@ def choose_images(
         drawn[rarest] += 1
     count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
     explained = sorted(sorted(order, key=turn.__getitem__)[:count])
-    left = min(passes, PASSES * count) - OF_VERDICT * count
     tried = 2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
+    left = min(passes, PASSES * count) - OF_VERDICT * count
     classes = sorted(
         (kind for kind in count_of if kind < model.output.outputs), key=lambda kind: (-count_of[kind], kind)
     )
@@ -149,6 +149,7 @@ def choose_images(
         alone = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
         return ChosenImages(explained, ([], []), {}, (alone,))
     fitting = list[int]()
+    left -= min(FIRST, count_of[classes[0]] // 2) * tried  # which the patches of a named area may take
     for label in classes:
         left -= min(FIRST, count_of[label] // 2) * tried + min(SECOND, count_of[label] // 2) * OF_TEST
         fitting += [label] * (left >= 0)
