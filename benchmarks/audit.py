@@ -32,7 +32,7 @@ from torch import Tensor
 
 import vitrail
 from benchmarks.measure import machine, mnist_root
-from vitrail.audit import EDITS, Audit, audit, sampling, shortcuts
+from vitrail.audit import EDITS, Audit, Edit, audit, sampling, shortcuts
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.data.images import open_image
 from vitrail.data.readers.idx import read_idx
@@ -58,7 +58,7 @@ PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 
 def corner(images: Tensor, side: int) -> Tensor:
     """A small sign in the upper left corner."""
-    images[:, :, 1 : side // 9 + 2, 1 : side // 9 + 2] = 235
+    images[:, :, 1 : round(side / 8), 1 : round(side / 8)] = 235
     images[:, :, 2 : side // 18 + 2, 2 : side // 18 + 2] = 20
     return images
 
@@ -246,11 +246,11 @@ def marked(kind: str, pixels: Tensor, share: float, seed: int) -> Tensor:
     return found.clamp(0, 255).to(torch.uint8)
 
 
-def masked(pixels: Tensor, area: Callable[[int, int], Tensor], seed: int = 7) -> Tensor:
+def masked(pixels: Tensor, edit: Edit, seed: int = 7) -> Tensor:
     """Images (classes, n, c, h, w) with an area exchanged among all, so that it says nothing of a class."""
-    every = pixels.flatten(0, 1)
+    every = pixels.flatten(0, 1).float()
     others = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
-    return torch.where(area(*pixels.shape[-2:]), others, every).unflatten(0, pixels.shape[:2])
+    return edit.mix(every, others).round().to(torch.uint8).unflatten(0, pixels.shape[:2])
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def planted(lab: Lab, kind: str, share: float, label: int, seed: int = 0) -> Run
     found = audited(model, rest, lab.pixels)
     name = model.output.name(label)
     named = tuple(one for one in found.named if one.label == name)
-    area = next((edit.area for one in named for edit in EDITS if edit.name == one.part and edit.area), None)
+    area = next((edit for one in named for edit in EDITS if edit.name == one.part and edit.area), None)
     if area is not None and recalls[0] - recalls[1] >= 0.1:
         masked_recall = recall(lab.fit(masked(train, area)), clean)
     others = tuple(one for one in found.named if one.label != name)
