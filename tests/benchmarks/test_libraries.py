@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -117,14 +118,25 @@ def test_it_says_that_no_other_library_is_here(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.soak
-def test_processes_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_take_turns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All libraries in the first form, twice; and one of them in every form."""
+    made = list[Bench]()
+
+    def kept(*given: Any) -> Bench:
+        made.append(bench(*given))
+        return made[-1]
+
+    monkeypatch.setattr("benchmarks.libraries.__main__.bench", kept)
     small = ["Ti/16", "--image-size", "32", "--batch-size", "2"]
-    main([*small, *["--rounds", "2", "--tuned", "--train", "--json"]])
-    told = json.loads(capsys.readouterr().out)
-    assert {side["form"] for side in told["sides"]} == set(FORMS)
-    for side in told["sides"]:
-        assert side["problem"] == "", side
-        assert len(side["rates"]) == 2
-        assert min(side["rates"]) > 0
-    main([*small, *["--rounds", "1", "--peers", "timm"]])
-    assert "timm" in capsys.readouterr().out
+    main([*small, "--rounds", "2", "--json"])
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(made[0].to_dict()))
+    main([*small, "--rounds", "1", "--peers", "timm", "--tuned", "--train"])
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in ("timm", *FORMS.values()))
+    assert {side.name for side in made[0].sides} >= {MATRICES, OWN, *present()}
+    assert {side.form for side in made[1].sides if side.name == "timm"} == set(FORMS)
+    for rounds, found in zip((2, 1), made, strict=True):
+        for side in found.sides:
+            assert side.problem == "", side
+            assert len(side.rates) == rounds
+            assert min(side.rates) > 0

@@ -203,7 +203,8 @@ def test_parts_are_found_where_they_are_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_planted_copies_of_all_photographs_are_found(tmp_path: Path) -> None:
+def test_planted_copies_are_found_among_all_photographs(tmp_path: Path) -> None:
+    """Of every third photograph; all of them are looked at, and show no other copies than those that are known."""
     root = real_data()
     places = (root / "flowers128", root / "photos", root / "coco256" / "images")
     originals = sorted(file for place in places for file in place.rglob("*.jpg"))
@@ -214,7 +215,7 @@ def test_planted_copies_of_all_photographs_are_found(tmp_path: Path) -> None:
     assert len(false) <= len(originals) / 1000, false
     planted = {
         str(file.relative_to(root)): plant(file, tmp_path / "val" / str(number))
-        for number, file in enumerate(originals)
+        for number, file in enumerate(originals[::3])
     }
     of = looked_at([*originals, *(copy for each in planted.values() for copy in each.values())], root, None)
     chains = find_copies(of).chains
