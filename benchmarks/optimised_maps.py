@@ -246,7 +246,8 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
             [prepare(model, images, one, TrustOptions(seed=VISIBLE)).evidence.found for one in classes]
         ).any(dim=0)
         evidence.update({**{seed: int(some.sum()) for seed, some in found.items()}, "any class": int(of_any.sum())})
-        told = len(images) if condition in WITH_EVIDENCE else -(-given.first // len(parts))
+        fair = given.first // len(parts) + (number < given.first % len(parts))
+        told = len(images) if condition in WITH_EVIDENCE else fair
         sample = torch.arange(len(images)) < told
         some = (sample | found[VISIBLE] | found[UNSEEN]).nonzero()[:, 0]
         if not len(some):
