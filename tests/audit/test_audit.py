@@ -10,6 +10,7 @@ import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from vitrail.audit import EDITS, Audit, sampling
 from vitrail.audit.shortcuts import LEVEL, mean_effect
+from vitrail.data.layout import AS_FOUND
 from vitrail.errors import UsageError
 from vitrail.tasks import MultiLabel, MultiLabels
 
@@ -80,6 +81,18 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     assert set(found.asked) == {"1", "3", "7", "9"}
     assert one.effect > 10
     assert one.recall == one.elsewhere == 1 > one.without
+
+
+def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another() -> None:
+    model = honest()
+    _, samples, _ = sampling.open_samples(model, digits(False), None, None, AS_FOUND)
+    chosen = sampling.choose_images(model, samples, 3, lambda: float("inf"), FEW)
+    (label,) = chosen.asked
+    assert sum(chosen.asked[label]) == 24
+    for half, count in zip(chosen.halves, chosen.asked[label], strict=True):
+        assert len(half) == count
+        assert {trio.label for trio in half} == {label}
+        assert all(label not in trio.others for trio in half)
 
 
 def test_nothing_is_named_of_an_honest_network() -> None:

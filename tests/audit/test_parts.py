@@ -102,6 +102,7 @@ def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_m
         proposed = {0: dict.fromkeys(least, 5.0)}
         found = shortcuts.tested_parts(lines, proposed, EDITS, str, (224, 224))
         assert [one.part for one in found if one.named] == expected
+        assert sorted(one.part for one in found) == sorted(least)  # what has another name is still told
         if len(expected) < len(least):
             assert set(found[0].also) == {BY_NAME["left"].words, BY_NAME["top"].words}
 
@@ -168,6 +169,8 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         check_rules([rule])
         assert (not rule.failure(figures)) == holds, text
     assert [rule.name for rule in read_rules("supported>=0.7, border<0.1")] == ["supported", "border"]
+    commas = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
+    assert [rule.name for rule in commas] == ["supported:tench, Tinca tinca", "border"]
     for wrong in ("supported", "supported=0.7", "supported>=", "", "border<1.2.3"):
         with pytest.raises(UsageError):
             read_rules(wrong)
@@ -186,6 +189,12 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     good = {"figures": {"border": now.to_dict()}, "fingerprints": {"data": "x"}, "asked": {"cat": [6, 6]}}
     wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}]
     rows = [3, {}, {"value": "x"}, {**now.to_dict(), "interval": [0.1]}, {**now.to_dict(), "value": None}]
+    rows += [
+        {**now.to_dict(), "value": 5},
+        {**now.to_dict(), "interval": [0.9, 0.1]},
+        {**now.to_dict(), "value": math.nan},
+    ]
+    wrong += [{**good, "figures": {}}]
     wrong += [{**good, "figures": {"border": row}} for row in rows] + [{**good, "figures": 3}]
     for number, each in enumerate((good, *wrong)):
         (tmp_path / f"{number}.json").write_text(json.dumps(each))

@@ -248,6 +248,10 @@ def run_jobs(
         notes=tuple(notes),
         names={row: samples.name(row) for one in shortcuts for proof in one.proofs for row in (proof.own, proof.other)},
         made=MadeView(now, {"vitrail": version("vitrail"), "torch": torch.__version__}, weights),
+        options={
+            "method": ", ".join(each.name for each in plan_report(model, asked.wanted).methods),
+            "masks": short_paths(str(asked.masks)) if asked.masks else "none",
+        },
         fingerprints={"weights": weights, "data": samples.images.digest().hex()[:12]},
         pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
     )

@@ -35,6 +35,7 @@ class Audit:
         names: Of the images by their rows.
         made: When and with what.
         fingerprints: Of the weights and of the data.
+        options: How explanations were made: the method and the masks.
         command: The command line; empty for a call in Python.
         changes: Since an earlier audit, if there is one.
         pictures: Of named shortcuts by class and part, (images without it, others with it), as pixels, for the page.
@@ -53,6 +54,7 @@ class Audit:
     names: Mapping[int, str]
     made: MadeView
     fingerprints: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     changes: tuple[Change, ...] = ()
     pictures: Mapping[tuple[str, str], Sequence[Any]] = field(default_factory=dict)
@@ -85,13 +87,13 @@ class Audit:
 
     @property
     def missed(self) -> str:
-        """How small a shortcut would have been missed, in a sentence; empty where none was looked for."""
+        """How small a shortcut would have been missed, in words; empty where none was looked for."""
         if not self.asked:
             return ""
         few = min(second for _, second in self.asked.values())
         share = least_share(few, max(1, len(self.shortcuts)))
-        rare = "Any shortcut" if share > 1 else f"A shortcut that decides fewer than {percent(share, 0)} of a class"
-        return f"{rare} would probably be missed where {counted(few, 'image')} of a class were tested."
+        rare = "any" if share > 1 else f"one that decides fewer than {percent(share, 0)} of a class"
+        return f"{rare} would probably be missed where its tests are of {counted(few, 'image')}"
 
     @property
     def sentences(self) -> tuple[str, str, str]:
@@ -110,12 +112,12 @@ class Audit:
         if not self.asked:
             fails = "Whether a part of the image decides by itself was not asked"
         elif not self.named:
-            fails = "No part of the image was found that decides by itself"
+            fails = f"No part of the image was found that decides by itself; {self.missed}"
         else:
             one = self.named[0]
             fails = (
-                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its images are "
-                f"recognised as they are, {percent(one.without, 0)} when it comes from an image of another class "
+                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its {one.images} images "
+                f"are recognised as they are, {percent(one.without, 0)} when it comes from an image of another class "
                 f"({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
             )
             if len(self.named) > 1:
@@ -141,6 +143,7 @@ class Audit:
             "changes": [each.to_dict() for each in self.changes],
             "notes": list(self.notes),
             "fingerprints": dict(self.fingerprints),
+            "options": dict(self.options),
             "made": {**vars(self.made), "command": self.command},
         }
 
@@ -169,6 +172,9 @@ def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
         notes.append(f"The earlier audit was of other images ({earlier.get('data', 'not said')}).")
     if before.get("weights") != found.fingerprints["weights"]:
         notes.append(f"The earlier audit was of other weights ({earlier.get('model', 'not said')}).")
+    for name, own in found.options.items():
+        if own != (theirs := earlier.get("options", {}).get(name, "not said")):
+            notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
     if not {*found.asked} & {*earlier["asked"]} and found.asked:
         notes.append("No class was searched for shortcuts in both audits.")
     return replace(found, notes=tuple(notes), changes=tuple(changes_since(found.figures, earlier["figures"])))

@@ -35,9 +35,15 @@ class Figure(NamedTuple):
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> "Figure":
-        """The figure that `to_dict` made plain."""
-        low, high = row["interval"]
-        return Figure(float(row["value"]), (float(low), float(high)), int(row["images"]))
+        """The figure that `to_dict` made plain.
+
+        Raises:
+            ValueError: It does not lie in its interval.
+        """
+        value, low, high = (float(number) for number in (row["value"], *row["interval"]))
+        if not -math.inf < low <= value <= high < math.inf:
+            raise ValueError(f"{value} does not lie between {low} and {high}")
+        return Figure(value, (low, high), int(row["images"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -113,7 +119,7 @@ def read_audit(file: Path) -> dict[str, Any]:
         raise DataError(f"there is no file {file}", hint)
     found = read_json(file, hint)
     try:
-        for row in found["figures"].values():
+        for row in found["figures"].values() or [{}]:
             Figure.of(row)
         dict(found["fingerprints"], **found["asked"])
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -128,7 +134,7 @@ def read_rules(text: str) -> list[Rule]:
         UsageError: One cannot be read.
     """
     found = list[Rule]()
-    for part in text.split(","):
+    for part in re.split(r"(?<=[0-9.%])\s*,", text):  # names of classes may hold commas
         if (match := RULE.fullmatch(part)) is None:
             raise UsageError(f"'{part.strip()}' is no rule: NAME>=NUMBER or NAME<NUMBER", Hint({"fail_under": EXAMPLE}))
         name, sign, limit, hundredth = match.groups()

@@ -153,8 +153,8 @@ def choose_images(
     for label in classes:
         left -= min(FIRST, count_of[label] // 2) * tried + min(SECOND, count_of[label] // 2) * OF_TEST
         fitting += [label] * (left >= 0)
-    beside = [*(fitting + classes)[: max(2, len(fitting))], model.output.outputs]
-    first, second = _witnesses(samples, kinds, order, beside)
+    beside = [*dict.fromkeys(fitting + classes)][: max(2, len(fitting))]
+    first, second = _witnesses(samples, kinds, order, [*beside, model.output.outputs])
     asked = dict[int, tuple[int, int]]()
     for label in fitting:
         own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
@@ -164,7 +164,7 @@ def choose_images(
     if len(asked) < len(classes):
         some = f"{len(asked)} of {counted(len(classes), 'class', 'classes')}"
         few, late = sum(label not in asked for label in fitting), len(classes) - len(fitting)
-        whys = [f"{few} have fewer than {FEWEST} images in a half"] * bool(few)
+        whys = [f"of {few} a half has fewer than {FEWEST} images"] * bool(few)
         whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
         notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
     trios = draw_trios(known, first, asked, FIRST, 1), draw_trios(known, second, asked, SECOND, 2)

@@ -10,8 +10,9 @@ of the same shape elsewhere, in log-odds of the class (nats):
 A shortcut is looked for on one half of the images and tested on the other (`sampling`), so that what the first half
 proposes is a hypothesis that the second has not seen. There the exact sign test asks whether more than half of the
 images have an effect above zero; Holm's method holds the chance of any false name at 5 % over all that were tested. One
-is named from a mean effect of 1 nat on, which moves even odds to 73 %: a weak network moves a little by everything. A
-property of the whole image has no elsewhere: its effect is what was put on.
+is named from a mean effect of 1 nat on: a weak network moves a little by everything. Of an area that are both moves, so
+that each takes even odds to 62 %. A property of the whole image has no elsewhere: its effect is what was put on alone,
+which takes them to 73 %.
 """
 
 import math
@@ -191,7 +192,9 @@ class Shortcut(ShortRepr):
         label: The class, by its name.
         part: The name of the edit.
         words: What it is, as a sentence has it.
-        effect: The mean effect on the images of the second half, in nats.
+        effect: The mean effect on the images of the second half, in nats; of an area that of putting on and taking out
+            together.
+        moves: Of how many moves it is: 2 of an area, 1 of a property of the whole image.
         found: The same on the first half, which proposed it.
         p: Of the exact sign test.
         adjusted: The same by Holm's method.
@@ -226,6 +229,7 @@ class Shortcut(ShortRepr):
     also: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     proofs: tuple[Proof, ...] = ()
+    moves: int = 2
     patch: str = ""
     patch_effect: float = 0.0
 
@@ -303,7 +307,8 @@ def tested_parts(
     pairs = [(one, test) for one, test in zip(found, tests, strict=True) if one.named]
     pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))
     named = _one_name_a_place(pairs, by_name, size, len(tests))
-    return named + [one for one in found if not one.named]
+    places = {(one.label, one.part) for one in named}
+    return named + [replace(one, named=False) for one in found if (one.label, one.part) not in places]
 
 
 class Tested(NamedTuple):
@@ -349,6 +354,7 @@ class Tested(NamedTuple):
             without=float(np.mean(kept)),
             elsewhere=float(np.mean(elsewhere)),
             named=adjusted <= LEVEL and effect >= LEAST,
+            moves=1 + (edits[self.part].area is not None),
             proofs=tuple(
                 Proof(trio.own, trio.other, swap.on, swap.out) for trio, swap, _ in (self.rows[at] for at in order)
             ),
