@@ -175,7 +175,10 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         with pytest.raises(UsageError):
             read_rules(wrong)
     with pytest.raises(UsageError):
-        check_rules(read_rules("accuracy>0.5"))
+        check_rules(read_rules("accuracy>0.5"), True)
+    check_rules(read_rules("mask>0.5"), True)
+    with pytest.raises(UsageError):
+        check_rules(read_rules("mask>0.5"), False)
 
 
 def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:

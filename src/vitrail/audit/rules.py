@@ -147,8 +147,8 @@ def read_rules(text: str) -> list[Rule]:
     return found
 
 
-def check_rules(rules: Sequence[Rule]) -> None:
-    """Refuse a rule of a figure that no audit has, before anything is computed.
+def check_rules(rules: Sequence[Rule], masks: bool = True) -> None:
+    """Refuse a rule of a figure that no audit has, or not one without masks, before anything is computed.
 
     Raises:
         UsageError: Names those that there are.
@@ -157,3 +157,7 @@ def check_rules(rules: Sequence[Rule]) -> None:
         if rule.name not in NAMES and not rule.name.startswith(f"{SUPPORTED}:"):
             problem = f"no audit has a figure '{rule.name}'; there are {', '.join(NAMES)}, {SUPPORTED}:CLASS"
             raise UsageError(problem, Hint({"fail_under": EXAMPLE}))
+        if rule.name in ("mask", "background") and not masks:
+            raise UsageError(
+                f"'{rule.name}' is measured where there are masks, and none were given", Hint({"fail_under": EXAMPLE})
+            )

@@ -35,7 +35,7 @@ def run(options: AuditOptions, command: str) -> int:
         RunError: A rule of --fail-under does not hold.
     """
     rules = [] if options.fail_under is None else read_rules(options.fail_under)
-    check_rules(rules)
+    check_rules(rules, options.masks is not None)
     earlier = None if options.against is None else read_audit(options.against)
     page = audit_place(options.out)
     check_writable(page)
