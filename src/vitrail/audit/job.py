@@ -304,30 +304,45 @@ def with_patches(
     asked: AuditRequest, chosen: ChosenImages, folder: Path, shortcuts: Sequence[Shortcut], job: Callable[..., Any]
 ) -> list[Shortcut]:
     """The same, with the patch of each named area that does most alone: found on one half, measured on the other."""
-    model, of, found = asked.model, {asked.model.output.name(label): label for label in chosen.asked}, [*shortcuts]
-    size, by_name, tried = model.preprocessing.size, {edit.name: edit for edit in asked.edits}, len(asked.edits)
-    inside = {
-        place: single_patches(by_name[one.part], size, patch_of(model)) for place, one in enumerate(found) if one.named
-    }
-    inside = {place: patches for place, patches in inside.items() if len(patches) > 1}
-    asked = asked._replace(
-        edits=tuple({name: patch for some in inside.values() for name, patch in some.items()}.values())
-    )
-    for stage, half in (("first", chosen.halves[0]), ("second", chosen.halves[1])):
-        parts = dict[int, list[str]]()
-        for place, patches in inside.items():
-            parts.setdefault(of[found[place].label], []).extend(patches)
-        left = list[Trio]()
-        for label, names in parts.items():
-            most = max(2, FIRST * tried // len(names))  # an area takes no longer than the catalogue took of its class
-            left += [trio for trio in half if trio.label == label][:most]
-        lines = lines_by_class(job(asked, folder / f"{stage}-patches.jsonl", left, parts))
-        for place, patches in inside.items():
-            effects = {name: mean_effect(lines[of[found[place].label]], name) for name in patches}
-            best = max(effects, key=effects.__getitem__)
-            inside[place] = {best: patches[best]}
-            found[place] = replace(found[place], patch=patches[best].words, patch_effect=effects[best])
+    name, by_name = asked.model.output.name, {edit.name: edit for edit in asked.edits}
+    of, patch = {name(label): label for label in chosen.asked}, patch_of(asked.model)
+    inside = dict[tuple[int, str], dict[str, Edit]]()
+    for one in shortcuts:
+        patches = single_patches(by_name[one.part], asked.model.preprocessing.size, patch) if one.named else {}
+        if len(patches) > 1:
+            inside[of[one.label], one.part] = patches
+    first, second = chosen.halves
+    tried = patch_effects(asked, inside, first, folder / "first-patches.jsonl", job)
+    best = {place: max(effects, key=effects.__getitem__) for place, effects in tried.items()}
+    alone = {place: {each: inside[place][each]} for place, each in best.items()}
+    measured = patch_effects(asked, alone, second, folder / "second-patches.jsonl", job)
+    found = list[Shortcut]()
+    for one in shortcuts:
+        place = of[one.label], one.part
+        if one.named and place in best:
+            each = best[place]
+            one = replace(one, patch=inside[place][each].words, patch_effect=measured[place][each])
+        found.append(one)
     return found
+
+
+def patch_effects(
+    asked: AuditRequest,
+    inside: Mapping[tuple[int, str], Mapping[str, Edit]],
+    half: Sequence[Trio],
+    file: Path,
+    job: Callable[..., Any],
+) -> dict[tuple[int, str], dict[str, float]]:
+    """The mean effect of each patch of some areas, by class and area, on images of a half, in nats."""
+    names, edits, trios = dict[int, list[str]](), dict[str, Edit](), list[Trio]()
+    for (label, _), patches in inside.items():
+        names.setdefault(label, []).extend(patches)
+        edits |= patches
+    for label, own in names.items():
+        most = max(2, FIRST * len(asked.edits) // len(own))  # an area takes no longer than the catalogue of its class
+        trios += [trio for trio in half if trio.label == label][:most]
+    lines = lines_by_class(job(asked._replace(edits=tuple(edits.values())), file, trios, names))
+    return {place: {each: mean_effect(lines[place[0]], each) for each in patches} for place, patches in inside.items()}
 
 
 # ---- what they found
