@@ -262,8 +262,8 @@ def _to_plain(target: Any) -> Any:
 
 def _find_stated(wanted: ReportOptions, *names: str) -> list[str]:
     """Those of these fields that are not as they are when left out."""
-    usual = ReportOptions()
-    return [name for name in names if getattr(wanted, name) != getattr(usual, name)]
+    both = {name: (getattr(wanted, name), getattr(ReportOptions(), name)) for name in names}
+    return [name for name, (value, usual) in both.items() if not (isinstance(value, type(usual)) and value == usual)]
 
 
 def _of_text(model: Model, wanted: ReportOptions) -> ReportPlan:
