@@ -32,7 +32,7 @@ from torch import Tensor
 
 import vitrail
 from benchmarks.measure import machine, mnist_root
-from vitrail.audit import EDITS, Audit, Edit, audit, sampling, shortcuts
+from vitrail.audit import EDITS, Audit, Edit, audit, sampling, swaps
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.data.images import open_image
 from vitrail.data.readers.idx import read_idx
@@ -206,7 +206,7 @@ def pieces(classes: int = 10, each: int = 120) -> Lab:
 def frozen(model: Model, pixels: Tensor, trained: int, file: Path | None = None) -> Lab:
     """A lab of heads on a network, whose audits answer by what is known."""
     kept = Frozen(model, file)
-    shortcuts.compute_logits = kept.logits
+    swaps.compute_logits = kept.logits
     return Lab(pixels, trained, kept.fit, kept.save)
 
 
@@ -234,7 +234,7 @@ def answers(model: Model, pixels: Tensor) -> Tensor:
     images = model.preprocessing.normalise(pixels)
     with evaluating(model.network), torch.no_grad():
         count, make = len(images), images.__getitem__
-        return shortcuts.compute_logits(model.network, count, make, 32).argmax(dim=1)
+        return swaps.compute_logits(model.network, count, make, 32).argmax(dim=1)
 
 
 def marked(kind: str, pixels: Tensor, share: float, seed: int) -> Tensor:

@@ -161,13 +161,16 @@ def _misfit(function: Callable[..., Any], name: str, value: Any) -> str:
 def check_types(made: Any) -> None:
     """Refuse a field of a wrong type, or out of its bounds, at once, where nothing would break by it.
 
-    Defaults are right.
+    Defaults are right, and the text of a path becomes one.
 
     Raises:
         UsageError: Names the first of them.
     """
     for one in fields(made):
-        value = getattr(made, one.name)
+        value, kinds = getattr(made, one.name), get_args(one.type) or (one.type,)
+        if isinstance(value, str) and Path in kinds and str not in kinds:
+            value = Path(value)
+            object.__setattr__(made, one.name, value)
         if value is not one.default and (problem := type_misfit(one.name, value, one.type)):
             raise UsageError(problem, Hint(drop=[one.name]))
         check_bounds(one.name, value, one.metadata)

@@ -3,13 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from vitrail.audit import EDITS, Audit, sampling
-from vitrail.audit.shortcuts import LEVEL, mean_effect
+from vitrail.audit.statistics import LEVEL
+from vitrail.audit.swaps import mean_effect
 from vitrail.data.layout import AS_FOUND
 from vitrail.errors import UsageError
 from vitrail.tasks import MultiLabel, MultiLabels
@@ -40,8 +42,15 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert [each["put_on"] > 0 < each["taken_out"] for each in proofs] == [True] * 10
     assert [one.words in sentence for sentence in audit.sentences] == [False, False, True]
     page = audit.page()
-    assert page.count("<img") == 2 * len(proofs)
+    assert page.count('role="img"') == 3 * len(proofs)  # as it is, without the part, and another with it
+    area, images = audit.pictures[one.label, one.part]
+    assert area[:8, :8].all()
+    assert area.sum() == 64
+    for own, without, other in images:
+        assert own[:4, :4].min() == other[:4, :4].min() == 255 > without[:4, :4].max()
     assert one.words in page
+    assert one.interval[0] < one.effect < one.interval[1]
+    assert one.intervals[0] == one.intervals[2] == (pytest.approx(1 / (1 + 1.96**2 / one.images), abs=1e-3), 1.0)
 
 
 @pytest.fixture
@@ -112,5 +121,8 @@ def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit,
     assert {file.name: file.read_bytes() for file in folder.glob("*.jsonl")} == lines
     with pytest.raises(UsageError):
         audited(model, True, folder, count=8)
+    (folder.parent / "none begun").mkdir()
+    copy(folder / "job.json", folder.parent / "none begun")
+    assert audited(model, True, folder.parent / "none begun", count=8).supported.images == 8
     with pytest.raises(UsageError):
         audited(honest(), True, folder)

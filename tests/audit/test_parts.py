@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import distance_transform_cdt
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, t
 
+from tests.errors import must_raise
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, softened
-from vitrail.audit.rules import Figure, changes_since, check_rules, read_audit, read_rules
+from vitrail.audit.rules import Figure, changes_since, check_classes, check_rules, read_audit, read_rules
 from vitrail.audit.sampling import Trio, draw_trios, halves, kinds_of
-from vitrail.audit.shortcuts import LEVEL, POWER, Swap, holm, least_share, sign_test
+from vitrail.audit.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
+from vitrail.audit.swaps import Swap
 from vitrail.errors import DataError, UsageError
 
 BY_NAME = {edit.name: edit for edit in EDITS}
@@ -36,6 +38,8 @@ def test_an_area_is_exchanged_and_runs_into_what_lies_around_it(size: tuple[int,
         weight, reach = softened(area), round(SOFT * min(size))
         assert torch.equal(mixed[:, :, weight == 0], receivers[:, :, weight == 0])
         torch.testing.assert_close(mixed, receivers + weight * (donors - receivers))
+        step = edit.mix(torch.zeros(1, 3, *size), torch.ones(1, 3, *size))  # a sharp tear would be a mark by itself
+        assert max(float(step.diff(dim=dim).abs().max()) for dim in (2, 3)) <= 12 / min(size) + 0.05, edit.name
         steps = distance_transform_cdt(~area.numpy(), "chessboard")
         torch.testing.assert_close(weight, (1 - torch.from_numpy(steps) / (reach + 1)).clamp(min=0).float())
         moved = edit.elsewhere(size, (16, 16), generator)
@@ -81,6 +85,10 @@ def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
         share = least_share(images, tests)
         assert binom.sf(needed - 1, images, (1 + share) / 2) >= POWER > binom.sf(needed - 1, images, (0.98 + share) / 2)
     assert least_share(3, 1) > 1
+    effects = rng.normal(2.0, 1.5, 60)
+    low, high = bootstrap_of_ratios(np.stack([np.ones(60), effects], axis=1))[:, 0]
+    inside = t.interval(0.95, 59, effects.mean(), effects.std(ddof=1) / math.sqrt(60))
+    assert (low, high) == pytest.approx(inside, abs=0.06)
     swap = Swap(on=5.0, on_elsewhere=2.0, out=4.0, out_elsewhere=0.5, kept=False, kept_elsewhere=True)
     assert swap.effect == 6.5
 
@@ -176,6 +184,12 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
             read_rules(wrong)
     with pytest.raises(UsageError):
         check_rules(read_rules("accuracy>0.5"), True)
+    classes = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
+    check_classes(classes, ["goldfish", "tench, Tinca tinca"])
+    check_classes(classes, [])  # of a model whose answers have no names
+    with must_raise(UsageError, "tench") as caught:
+        check_classes(classes, ["goldfish", "tench"])
+    check_classes(read_rules(caught.value.hint.flags["fail_under"]), ["goldfish", "tench"])
     check_rules(read_rules("mask>0.5"), True)
     with pytest.raises(UsageError):
         check_rules(read_rules("mask>0.5"), False)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from vitrail.audit.statistics import bootstrap_of_ratios
 from vitrail.data.images import NamedImage
 from vitrail.data.masks import add_masks
 from vitrail.errors import DataError
@@ -31,7 +32,6 @@ from vitrail.nn import evaluating
 
 BORDER, MASK, BACKGROUND = "border", "mask", "background"
 AREAS = {BORDER: "the border", MASK: "the mask", BACKGROUND: "the background"}  # in words
-DRAWS = 2_000  # of the bootstrap
 FEWEST = 10  # images, of which it gives an interval
 
 
@@ -102,10 +102,7 @@ def shares(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         values = np.array([(one["all"], *one[name]) for one in found if name in one])
         if len(values) < FEWEST or values[:, 0].sum() <= 0:
             continue
-        drawn = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
-        sums = values[drawn].sum(axis=1)
-        total = values.sum(axis=0)
-        ends = np.quantile(sums[:, 1:] / np.maximum(sums[:, :1], 1e-12), (0.025, 0.975), axis=0)
+        total, ends = values.sum(axis=0), bootstrap_of_ratios(values)
         rows[name] = {
             "images": len(values),
             "share": float(total[1] / total[0]),

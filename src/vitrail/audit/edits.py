@@ -8,6 +8,7 @@ edit of the whole image exchanges a property: the mean colour, the fine structur
 that an edit needs; one of your own is an `Edit` that is passed to `audit`.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,11 @@ class Edit:
     exchange: Callable[[Images, Images], Images] | None = None
     expected: bool = False
     least: int = 0
+
+    def entry(self, size: Size) -> list[str]:
+        """What a job knows it by: its name, and of an area where it lies in images of this size."""
+        where = b"" if self.area is None else self.area(*size).numpy().tobytes()
+        return [self.name, hashlib.blake2b(where, digest_size=8).hexdigest()]
 
     def mix(self, receivers: Images, donors: Images, moved: Size = (0, 0)) -> Images:
         """Receivers with this part of the donors.

@@ -11,63 +11,46 @@ part of the catalogue on the first half of the images of each class (`first.json
 half (`second.jsonl`); and single patches of what was named, on both (`first-patches.jsonl`, `second-patches.jsonl`).
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from vitrail.arguments import typed
 from vitrail.audit.areas import area_drops, shares
-from vitrail.audit.edits import EDITS, Edit, check_edits, single_patches
-from vitrail.audit.result import Audit, compared
-from vitrail.audit.sampling import (
-    FIRST,
-    ChosenImages,
-    Trio,
-    choose_images,
-    known_labels,
-    open_samples,
-    passes_in,
-    trio_of,
-)
-from vitrail.audit.shortcuts import (
-    Shortcut,
-    lines_by_class,
-    mean_effect,
-    propose,
-    swap_lines,
-    swaps_for_worker,
-    tested_parts,
-)
+from vitrail.audit.edits import EDITS, Edit, check_edits
+from vitrail.audit.patches import with_patches
+from vitrail.audit.request import AuditRequest, chosen_images
+from vitrail.audit.result import Audit, ProofPictures, compared
+from vitrail.audit.sampling import ChosenImages, choose_images, open_samples, passes_in
+from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
+from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import GROUP, Samples
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.job import explain_all
-from vitrail.explain.reporting.plan import ReportOptions, patch_of, plan_report
+from vitrail.explain.reporting.plan import ReportOptions, patch_grid, plan_report
 from vitrail.explain.reporting.report import rates
-from vitrail.explain.reporting.stored_maps import maps_entry
-from vitrail.io import other_out, read_json, to_json, write_file, writing
-from vitrail.jobs.cluster import Cluster, carry_of
-from vitrail.jobs.parts import LINES, choices, complete_parts, split_up
-from vitrail.jobs.precision import PrecisionOption, identity_of
+from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
+from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model, load
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.views import MadeView, Rates
 from vitrail.text import short_paths
 
 COUNT = 100  # images with a verdict, unless more are asked for
-TRIOS = 8  # of a range
+OUTLINE = 56  # cells across an image, of the line around a part
 
 
 @typed
@@ -135,6 +118,7 @@ def audit(
         notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
     wanted = ReportOptions(method, background=None if background is None else str(background), precision=precision)
     stored = [each for each in plan_report(model, wanted).methods if each.folder is not None]
+    check_maps(stored, samples.images.names(), model.preprocessing.size, patch_grid(model))
     notes = (*notes, *(each.about for each in stored))
     made = AuditRequest(
         model, samples, wanted, edits, None if masks is None else Path(masks).absolute(), maps_entry(stored)
@@ -151,55 +135,6 @@ def audit(
 # ---- the jobs
 
 
-class AuditRequest(NamedTuple):
-    """What is audited, on what, and how; and what stored maps are known by."""
-
-    model: Model
-    samples: Samples
-    wanted: ReportOptions
-    edits: tuple[Edit, ...]
-    masks: Path | None
-    maps: Mapping[str, Any]
-
-
-def chosen_images(
-    folder: Path, asked: AuditRequest, make: Callable[[], ChosenImages], limits: Sequence[Any]
-) -> ChosenImages:
-    """Which images are asked: as it was chosen when these jobs were started, else as it is chosen now, and written.
-
-    Raises:
-        UsageError: Jobs of another audit lie there, or something else.
-    """
-    units = repr([*asked.samples.units()]).encode("utf-8", "replace")
-    job = {
-        **identity_of(asked.model),
-        "images": asked.samples.images.digest().hex(),
-        "labels or groups": hashlib.blake2b(
-            known_labels(asked.model, asked.samples).tobytes() + units, digest_size=16
-        ).hexdigest(),
-        "options": {name: str(value) for name, value in vars(asked.wanted).items()},
-        "parts": [edit.name for edit in asked.edits],
-        "masks": str(asked.masks),
-        **asked.maps,
-        "limits": list(limits),
-    }
-    file = folder / "job.json"
-    if not file.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"{folder}, the folder for the parts of the audit, exists", other_out(folder))
-        chosen = make()
-        write_file(file, to_json({"job": job, "chosen": vars(chosen)}))
-        return chosen
-    before = read_json(file, f"another folder; or rm -r {folder}")
-    if before["job"] != json.loads(to_json(job)):
-        differing = [name for name in job if before["job"].get(name) != json.loads(to_json(job[name]))]
-        raise UsageError(f"{folder} is of an audit with other {' and '.join(differing)}", other_out(folder))
-    chosen = before["chosen"]
-    halves = tuple([trio_of(trio) for trio in half] for half in chosen["halves"])
-    asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
-    return ChosenImages(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
-
-
 def run_jobs(
     asked: AuditRequest,
     chosen: ChosenImages,
@@ -207,33 +142,51 @@ def run_jobs(
     cluster: Cluster | None,
     progress: Callable[[int, int], None],
 ) -> Audit:
-    """The jobs, or what is left of them, and what they found."""
-    model, samples, edits, name = asked.model, asked.samples, asked.edits, asked.model.output.name
-    maps, job = folder / "maps.jsonl", partial(swap_job, asked, cluster=cluster, progress=progress)
+    """The jobs, or what is left of them, and what they found.
+
+    Raises:
+        DataError: No image could be tested.
+    """
+    model, samples, edits = asked.model, asked.samples, asked.edits
+    maps, job = folder / "maps.jsonl", partial(swap_job, cluster=cluster, progress=progress)
     if not maps.exists():
         explained = samples.select(np.array(chosen.explained, np.int64))
         measures = {"areas": partial(area_drops, masks=asked.masks)}
         explain_all(explained, model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
     lines = [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
     first, second = chosen.halves
-    every = {label: [edit.name for edit in edits] for label in chosen.asked}
-    tried = job(folder / "first.jsonl", first, every)
+    tried = job(asked, folder / "first.jsonl", first, {label: [edit.name for edit in edits] for label in chosen.asked})
     proposed = {label: parts for label, parts in propose(tried, edits).items() if parts}
-    left = [trio for trio in second if trio.label in proposed]
-    tested = job(folder / "second.jsonl", left, proposed)
-    shortcuts = tested_parts(tested, proposed, edits, name, model.preprocessing.size)
-    shortcuts = with_patches(asked, chosen, folder, shortcuts, partial(swap_job, cluster=cluster, progress=progress))
-    parts = {
-        name(label): {edit.name: mean_effect(own, edit.name) for edit in edits}
-        for label, own in lines_by_class(tried).items()
-    }
+    tested = job(asked, folder / "second.jsonl", [trio for trio in second if trio.label in proposed], proposed)
+    shortcuts = tested_parts(tested, proposed, edits, model.output.name, model.preprocessing.size)
+    shortcuts = with_patches(asked, chosen, folder, shortcuts, job)
+    return found_by(asked, chosen, lines, tried, shortcuts)
+
+
+# ---- what they found
+
+
+def found_by(
+    asked: AuditRequest,
+    chosen: ChosenImages,
+    lines: Sequence[Mapping[str, Any]],
+    tried: Sequence[Mapping[str, Any]],
+    shortcuts: Sequence[Shortcut],
+) -> Audit:
+    """What the jobs found, as a value.
+
+    Args:
+        asked: What was audited.
+        chosen: Its images.
+        lines: Of the explained images.
+        tried: Of the first half, what every part did.
+        shortcuts: What was tested on the second.
+    """
+    model, samples, name = asked.model, asked.samples, asked.model.output.name
     drops = [line["areas"] for line in lines if line.get("areas")]
     unread = [short_paths(f"{line['file']}: {line['problem']}", 1) for line in lines if "problem" in line]
-    notes = [
-        *chosen.notes,
-        *masks_note(asked, drops),
-        *(f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]),
-    ]
+    notes = [*chosen.notes, *masks_note(asked, drops)]
+    notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(
         model=short_paths(model.loaded_from) or "a model in memory",
@@ -242,8 +195,11 @@ def run_jobs(
         verdicts=verdict_rates(lines, samples, chosen.explained),
         areas=shares(drops),
         shortcuts=tuple(shortcuts),
-        parts=parts,
-        catalogue=tuple(edit.words for edit in edits),
+        parts={
+            name(label): {edit.name: mean_effect(own, edit.name) for edit in asked.edits}
+            for label, own in lines_by_class(tried).items()
+        },
+        catalogue=tuple(edit.words for edit in asked.edits),
         asked={name(label): counts for label, counts in chosen.asked.items()},
         notes=tuple(notes),
         names={row: samples.name(row) for one in shortcuts for proof in one.proofs for row in (proof.own, proof.other)},
@@ -255,97 +211,6 @@ def run_jobs(
         fingerprints={"weights": weights, "data": samples.images.digest().hex()[:12]},
         pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
     )
-
-
-def swap_job(
-    asked: AuditRequest,
-    out: Path,
-    trios: Sequence[Trio],
-    parts: Mapping[int, Iterable[str]],
-    *,
-    cluster: Cluster | None,
-    progress: Callable[[int, int], None],
-) -> list[dict[str, Any]]:
-    """What moving parts did to trios, a line each; as it was found where that is done.
-
-    Args:
-        asked: What is audited.
-        out: The file of the lines.
-        trios: All.
-        parts: Which are moved, of each class.
-        cluster: Where else to compute.
-        progress: Called with images done, and all.
-    """
-    progress(0, max(1, len(trios)))  # here the next stage begins, whatever is left of it
-    if not trios:
-        return []
-    if not out.exists():
-        names = [[*parts[trio.label]] for trio in trios]
-        rows = np.array([row for trio in trios for row in trio[:3]], np.int64)
-        ranges = split_up([asked.samples.images.select(rows)], 3 * TRIOS)
-        model = asked.model
-        job = {
-            "verb": "audit",
-            **identity_of(model),
-            "trios": trios,
-            "parts": names,
-            **choices(TRIOS, model.device, "fp32"),
-        }
-        here, work = partial(swap_lines, model, asked.edits, trios, names), partial(swaps_for_worker, edits=asked.edits)
-        carry = carry_of(cluster, here, partial(work, trios=trios, names=names), "fp32")
-        with complete_parts(out, LINES, job, ranges, carry, progress) as found, writing(out) as handle:
-            for each in ranges:
-                for line in found.read(each.number):
-                    handle.write(to_json(line, indent=None).encode())
-    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-
-
-def with_patches(
-    asked: AuditRequest, chosen: ChosenImages, folder: Path, shortcuts: Sequence[Shortcut], job: Callable[..., Any]
-) -> list[Shortcut]:
-    """The same, with the patch of each named area that does most alone: found on one half, measured on the other."""
-    name, by_name = asked.model.output.name, {edit.name: edit for edit in asked.edits}
-    of, patch = {name(label): label for label in chosen.asked}, patch_of(asked.model)
-    inside = dict[tuple[int, str], dict[str, Edit]]()
-    for one in shortcuts:
-        patches = single_patches(by_name[one.part], asked.model.preprocessing.size, patch) if one.named else {}
-        if len(patches) > 1:
-            inside[of[one.label], one.part] = patches
-    first, second = chosen.halves
-    tried = patch_effects(asked, inside, first, folder / "first-patches.jsonl", job)
-    best = {place: max(effects, key=effects.__getitem__) for place, effects in tried.items()}
-    alone = {place: {each: inside[place][each]} for place, each in best.items()}
-    measured = patch_effects(asked, alone, second, folder / "second-patches.jsonl", job)
-    found = list[Shortcut]()
-    for one in shortcuts:
-        place = of[one.label], one.part
-        if one.named and place in best:
-            each = best[place]
-            one = replace(one, patch=inside[place][each].words, patch_effect=measured[place][each])
-        found.append(one)
-    return found
-
-
-def patch_effects(
-    asked: AuditRequest,
-    inside: Mapping[tuple[int, str], Mapping[str, Edit]],
-    half: Sequence[Trio],
-    file: Path,
-    job: Callable[..., Any],
-) -> dict[tuple[int, str], dict[str, float]]:
-    """The mean effect of each patch of some areas, by class and area, on images of a half, in nats."""
-    names, edits, trios = dict[int, list[str]](), dict[str, Edit](), list[Trio]()
-    for (label, _), patches in inside.items():
-        names.setdefault(label, []).extend(patches)
-        edits |= patches
-    for label, own in names.items():
-        most = max(2, FIRST * len(asked.edits) // len(own))  # an area takes no longer than the catalogue of its class
-        trios += [trio for trio in half if trio.label == label][:most]
-    lines = lines_by_class(job(asked._replace(edits=tuple(edits.values())), file, trios, names))
-    return {place: {each: mean_effect(lines[place[0]], each) for each in patches} for place, patches in inside.items()}
-
-
-# ---- what they found
 
 
 def verdict_rates(
@@ -390,12 +255,13 @@ def masks_note(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[
     return [f"{count} of {counted(len(drops), 'image')} with evidence have a mask; the others say nothing of it."]
 
 
-def pictures_of(one: Shortcut, asked: AuditRequest) -> list[tuple[np.ndarray, ...]]:
-    """Of each proof of a shortcut the image without the part, and the other one with it, (h, w) or (h, w, 3)."""
+def pictures_of(one: Shortcut, asked: AuditRequest) -> ProofPictures:
+    """Where a shortcut lies, and of each proof the image as it is, without the part, and the other one with it."""
     (edit,) = (edit for edit in asked.edits if edit.name == one.part)
-    found, shape = [], asked.model.preprocessing
+    found, shape = list[tuple[np.ndarray, ...]](), asked.model.preprocessing
     for proof in one.proofs:
         own, other = asked.model.tensor([asked.samples.images.open(row) for row in (proof.own, proof.other)]).split(1)
-        pixels = shape.to_pixels(torch.cat([edit.mix(own, other), edit.mix(other, own)])).cpu()
+        pixels = shape.to_pixels(torch.cat([own, edit.mix(own, other), edit.mix(other, own)])).cpu()
         found.append(tuple(one[0].numpy() if len(one) == 1 else one.permute(1, 2, 0).numpy() for one in pixels))
-    return found
+    area = edit.area(OUTLINE, OUTLINE).numpy() if edit.area is not None else None
+    return ProofPictures(area, tuple(found))

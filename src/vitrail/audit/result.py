@@ -1,19 +1,36 @@
 """What an audit found, as a value that knows its sentences, its figures, its JSON and its page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
 
 from vitrail.arguments import typed
-from vitrail.audit.rules import Change, Figure, changes_since
-from vitrail.audit.shortcuts import Shortcut, least_share
+from vitrail.audit.rules import NAMES, Change, Figure, changes_since
+from vitrail.audit.shortcuts import Shortcut
+from vitrail.audit.statistics import least_share
 from vitrail.errors import counted
-from vitrail.explain.reporting.report import SUPPORTED, rates
+from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
 from vitrail.pages.render import audit_page
 from vitrail.pages.views import MadeView, Rates
+from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
+
+
+class ProofPictures(NamedTuple):
+    """Where a shortcut lies, and the images that prove it.
+
+    Attributes:
+        area: (rows, columns), the cells of an image in which it lies; None of a property of the whole image.
+        images: Of each proof the image as it is, without the part, and the other one with it: (h, w) or (h, w, 3).
+    """
+
+    area: Bool[np.ndarray, "rows columns"] | None
+    images: tuple[tuple[np.ndarray, ...], ...]
 
 
 @typed
@@ -38,7 +55,7 @@ class Audit:
         options: How explanations were made: the method and the masks.
         command: The command line; empty for a call in Python.
         changes: Since an earlier audit, if there is one.
-        pictures: Of named shortcuts by class and part, (images without it, others with it), as pixels, for the page.
+        pictures: Of named shortcuts by class and part, for the page.
     """
 
     model: str
@@ -57,7 +74,7 @@ class Audit:
     options: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     changes: tuple[Change, ...] = ()
-    pictures: Mapping[tuple[str, str], Sequence[Any]] = field(default_factory=dict)
+    pictures: Mapping[tuple[str, str], ProofPictures] = field(default_factory=dict)
 
     @property
     def supported(self) -> Rates:
@@ -75,10 +92,9 @@ class Audit:
         every, named, found = self.supported, len(self.named), dict[str, Figure]()
         if self.asked:  # else a rule must not hold because nobody looked
             found["shortcuts"] = Figure(named, (named, named), len(self.asked))
-        for name, count in {SUPPORTED: 0, **every.counts}.items():
-            own = rates(name, [SUPPORTED] * count + ["cannot tell"] * (every.images - count)) if count else None
-            low, high = (0.0, rates(name, ["weak"] * every.images).interval[1]) if own is None else own.interval
-            found[name] = Figure(count / max(1, every.images), (low, high), every.images)
+        for name in (each for each in ORDER if each in NAMES or each in every.counts):
+            count, images = every.counts.get(name, 0), every.images
+            found[name] = Figure(count / max(1, images), wilson_interval(count, images), images)
         for one in self.verdicts.get("class", ()):
             found[f"{SUPPORTED}:{one.name}"] = Figure(one.supported / one.images, one.interval, one.images)
         for name, row in self.areas.items():
@@ -99,8 +115,9 @@ class Audit:
     def sentences(self) -> tuple[str, str, str]:
         """What was asked, what holds, and what does not, for a person who has to decide."""
         every, some = self.supported, counted(len(self.asked), "class", "classes")
-        how = "class by class" if "class" in self.verdicts else "at random"
-        asked = f"{counted(every.images, 'image')} of {self.data}, drawn {how}, were explained and tested"
+        how = "class by class" if self.asked or "class" in self.verdicts else "at random"
+        images, were = counted(every.images, "image"), "was" if every.images == 1 else "were"
+        asked = f"{images} of {self.data}, drawn {how}, {were} explained and tested"
         if self.asked:
             asked += f", and {some} were searched for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.errors import DataError, Hint, UsageError
+from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.io import read_json
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -145,6 +145,18 @@ def read_rules(text: str) -> list[Rule]:
                 f"'{limit}' in the rule '{part.strip()}' is no number", Hint({"fail_under": EXAMPLE})
             ) from None
     return found
+
+
+def check_classes(rules: Sequence[Rule], classes: Sequence[str]) -> None:
+    """Refuse a rule of a class that the model does not have.
+
+    Raises:
+        UsageError: Names one that is like it.
+    """
+    for name in (rule.name.removeprefix(f"{SUPPORTED}:") for rule in rules if rule.name.startswith(f"{SUPPORTED}:")):
+        if classes and name not in classes:
+            meant = f"{SUPPORTED}:{nearest(name, classes) or classes[0]}>=0.7"
+            raise UsageError(f"the rule '{SUPPORTED}:{name}' is of no class of the model", Hint({"fail_under": meant}))
 
 
 def check_rules(rules: Sequence[Rule], masks: bool = True) -> None:

@@ -36,6 +36,7 @@ FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
 OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
+NO_CLASSES = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
 NO_LABELS = "These images have no labels, so there are rates of predictions only, and no class was tried for shortcuts."
 
 
@@ -131,44 +132,63 @@ def choose_images(
         edits: Which are tried, all on the first half.
     """
     passes, known = within(), known_labels(model, samples)
-    kinds, drawn = kinds_of(known), Counter[int]()
-    order = np.random.default_rng(0).permutation(len(samples)).tolist()
-    count_of, turn = Counter(kind for own in kinds for kind in own), dict[int, int]()
+    kinds, order = kinds_of(known), np.random.default_rng(0).permutation(len(samples)).tolist()
+    count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
+    explained = sorted(in_turn(kinds, order)[:count])
+    count_of = Counter(kind for own in kinds for kind in own)
+    if len(count_of) < 2:
+        notes = (NO_CLASSES,) * (model.task.column in samples.columns)  # without labels it is said already
+        return ChosenImages(explained, ([], []), {}, notes)
+    classes = sorted((kind for kind in count_of if kind < model.output.outputs), key=lambda one: (-count_of[one], one))
+    left = min(passes, PASSES * count) - OF_VERDICT * count
+    fitting = fitting_classes([count_of[label] for label in classes], left, edits)
+    some = classes[: max(2, fitting)]  # each is asked beside another
+    first, second = _witnesses(samples, kinds, order, [*some, model.output.outputs])
+    asked = dict[int, tuple[int, int]]()
+    for label in classes[:fitting]:
+        own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
+        if min(own) >= FEWEST and min(rest) >= 2:
+            asked[label] = min(own[0], FIRST), min(own[1], SECOND)
+    trios = draw_trios(known, first, asked, FIRST, 1), draw_trios(known, second, asked, SECOND, 2)
+    return ChosenImages(explained, trios, asked, _left_aside(len(classes), fitting, len(asked)))
+
+
+def in_turn(kinds: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
+    """Rows so that each class comes once before any comes again; of several labels an image stands for its rarest.
+
+    Args:
+        kinds: The classes or labels of each image.
+        order: Of the rows, at random, in which those of a class come.
+    """
+    count_of, turn, drawn = Counter(kind for own in kinds for kind in own), dict[int, int](), Counter[int]()
     for row in order:
         rarest = min(kinds[row], key=lambda kind: (count_of[kind], kind), default=-1)
         turn[row] = drawn[rarest]
         drawn[rarest] += 1
-    count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
-    explained = sorted(sorted(order, key=turn.__getitem__)[:count])
+    return sorted(order, key=turn.__getitem__)
+
+
+def fitting_classes(counts: Sequence[int], passes: float, edits: Sequence[Edit]) -> int:
+    """How many classes can be searched for shortcuts, those with the most images first.
+
+    Args:
+        counts: Of the images of each class, in falling order.
+        passes: Of the network that there may be.
+        edits: Which are tried, all on the first half.
+    """
     tried = 2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
-    left = min(passes, PASSES * count) - OF_VERDICT * count
-    classes = sorted(
-        (kind for kind in count_of if kind < model.output.outputs), key=lambda kind: (-count_of[kind], kind)
-    )
-    if len(count_of) < 2:
-        alone = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
-        return ChosenImages(explained, ([], []), {}, (alone,))
-    fitting = list[int]()
-    left -= min(FIRST, count_of[classes[0]] // 2) * tried  # which the patches of a named area may take
-    for label in classes:
-        left -= min(FIRST, count_of[label] // 2) * tried + min(SECOND, count_of[label] // 2) * OF_TEST
-        fitting += [label] * (left >= 0)
-    beside = [*dict.fromkeys(fitting + classes)][: max(2, len(fitting))]
-    first, second = _witnesses(samples, kinds, order, [*beside, model.output.outputs])
-    asked = dict[int, tuple[int, int]]()
-    for label in fitting:
-        own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
-        if min(own) >= FEWEST and min(rest) >= 2:
-            asked[label] = min(own[0], FIRST), min(own[1], SECOND)
-    notes = list[str]()
-    if len(asked) < len(classes):
-        some = f"{len(asked)} of {counted(len(classes), 'class', 'classes')}"
-        few, late = sum(label not in asked for label in fitting), len(classes) - len(fitting)
-        whys = [f"of {few} a half has fewer than {FEWEST} images"] * bool(few)
-        whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
-        notes.append(f"Parts of the image were tried for {some}: {', '.join(whys)}.")
-    trios = draw_trios(known, first, asked, FIRST, 1), draw_trios(known, second, asked, SECOND, 2)
-    return ChosenImages(explained, trios, asked, tuple(notes))
+    passes -= min(FIRST, counts[0] // 2) * tried  # which the patches of a named area may take
+    costs = np.cumsum([min(FIRST, count // 2) * tried + min(SECOND, count // 2) * OF_TEST for count in counts])
+    return int((costs <= passes).sum())
+
+
+def _left_aside(classes: int, fitting: int, asked: int) -> tuple[str, ...]:
+    """For how many classes no part of the image was tried, and why."""
+    few, late = fitting - asked, classes - fitting
+    whys = [f"of {few} a half has fewer than {FEWEST} images"] * bool(few)
+    whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
+    some = f"{asked} of {counted(classes, 'class', 'classes')}"
+    return (f"Parts of the image were tried for {some}: {', '.join(whys)}.",) if whys else ()
 
 
 def kinds_of(known: Int8[np.ndarray, "n v"]) -> list[list[int]]:

@@ -1,171 +1,33 @@
-"""Which parts decide where they should not: each part of the catalogue is moved between a class and the others.
+"""Which parts decide where they should not: proposed by one half of the images, tested on the other.
 
-For an image x of the class, an image o of another and t of another again, with a part A of the catalogue and an area B
-of the same shape elsewhere, in log-odds of the class (nats):
-
-    put on     odds(o with A of x) - odds(o with A of t)      what the class adds there, the seam being the same
-    taken out  odds(x) - odds(x with A of o)
-    effect     (put on + taken out) at A, less the same at B
-
-A shortcut is looked for on one half of the images and tested on the other (`sampling`), so that what the first half
-proposes is a hypothesis that the second has not seen. There the exact sign test asks whether more than half of the
-images have an effect above zero; Holm's method holds the chance of any false name at 5 % over all that were tested. One
-is named from a mean effect of 1 nat on: a weak network moves a little by everything. Of an area that are both moves, so
-that each takes even odds to 62 %. A property of the whole image has no elsewhere: its effect is what was put on alone,
+What the first half proposes is a hypothesis that the second has not seen (`sampling`). There the exact sign test asks
+whether more than half of the images have an effect above zero; Holm's method holds the chance of any false name at 5 %
+over all that were tested. One is named from a mean effect of 1 nat on: a weak network moves a little by everything. Of
+an area that are both moves (`swaps`), so that each takes even odds to 62 %; of a property of the whole image it is one,
 which takes them to 73 %.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import Trio, trio_of
-from vitrail.explain.reporting.plan import patch_of
-from vitrail.explain.scores.perturb import at_a_time, compute_logits, seed_of
-from vitrail.jobs.parts import Compute, IdRange
-from vitrail.jobs.precision import Opening
-from vitrail.model import Model
-from vitrail.nn import evaluating
+from vitrail.audit.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test
+from vitrail.audit.swaps import Swap, lines_by_class, mean_effect
+from vitrail.tasks.task import wilson_interval
 from vitrail.text import ShortRepr, percent
 
 LEAST = 1.0  # nats, from which mean effect on a part is named
 PROPOSED = 0.5  # nats, from which on the first half proposes one
 MOST = 3  # proposals of a class
-LEVEL = 0.05  # of Holm's method
-POWER = 0.8  # with which a shortcut is named, where it is said how small a one would be missed
 SHOWN = 10  # images that prove a shortcut
 SAME = 0.8  # of the strongest effect, from which on a smaller area that overlaps is the better name
-
-
-class Swap(NamedTuple):
-    """What moving one part did to one trio, in nats; `kept` is whether the image is still taken for its class.
-
-    Attributes:
-        on: What the part adds to the other image.
-        on_elsewhere: The same of an area elsewhere; 0 of a property of the whole image.
-        out: What the image loses without the part.
-        out_elsewhere: The same elsewhere.
-        kept: Whether the class is still predicted without the part.
-        kept_elsewhere: Without an area elsewhere.
-    """
-
-    on: float
-    on_elsewhere: float
-    out: float
-    out_elsewhere: float
-    kept: bool
-    kept_elsewhere: bool
-
-    @property
-    def effect(self) -> float:
-        """By how much moving the part moves the odds, beyond an area of its shape elsewhere."""
-        return self.on - self.on_elsewhere + self.out - self.out_elsewhere
-
-
-# ---- the job
-
-
-def swap_lines(
-    model: Model,
-    edits: Sequence[Edit],
-    trios: Sequence[Trio],
-    names: Sequence[Sequence[str]],
-    ranges: Sequence[IdRange],
-) -> Iterator[list[dict[str, Any]]]:
-    """A line for each trio of each range: what moving each of its parts did.
-
-    Args:
-        model: That is audited.
-        edits: The catalogue.
-        trios: Of all ranges; the images of a range are those of its trios, one behind the other.
-        names: For each trio the parts that are moved.
-        ranges: In order.
-    """
-    by_name = {edit.name: edit for edit in edits}
-    for each in ranges:
-        lines = []
-        for place in range(0, len(each.ids), 3):
-            number = (each.first + place) // 3
-            opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
-            wanted = [by_name[name] for name in names[number]]
-            right, swaps = swap_parts(model, opened, trios[number].label, wanted, number)
-            found = {edit.name: swap._asdict() for edit, swap in zip(wanted, swaps, strict=True)}
-            lines.append({"trio": list(trios[number]), "right": right, "swaps": found})
-        yield lines
-
-
-def swap_parts(
-    model: Model, opened: Sequence[Image.Image], label: int, edits: Sequence[Edit], seed: int
-) -> tuple[bool, list[Swap]]:
-    """Whether an image is taken for its class, and what moving each part of it does.
-
-    Args:
-        model: That is audited.
-        opened: The image, one of another class, and one of another again.
-        label: The class of the first.
-        edits: The parts.
-        seed: Of the places elsewhere.
-    """
-    own, other, third = model.tensor(list(opened)).split(1)
-    patch, made = patch_of(model), [own, other]
-    generator = torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
-    for edit in edits:
-        for moved in moves_of(edit, own, patch, generator):
-            made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
-    images = torch.cat(made)
-    with evaluating(model.network):
-        outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
-    odds = log_odds(model, outputs, label).tolist()
-    right = says_class(model, outputs, label)
-    swaps, at = list[Swap](), 2
-    for edit in edits:
-        here = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
-        at, there = at + 3, (0.0, 0.0, right[0])
-        if edit.area is not None:
-            there = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
-            at += 3
-        else:
-            here = here[0], 0.0, here[2]
-        swaps.append(Swap(here[0], there[0], here[1], there[1], here[2], there[2]))
-    return right[0], swaps
-
-
-def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:
-    """Where a part is, and of an area also where one of its shape lies elsewhere."""
-    size = (images.shape[2], images.shape[3])
-    return [(0, 0)] if edit.area is None else [(0, 0), edit.elsewhere(size, patch, generator)]
-
-
-def says_class(model: Model, outputs: Float[Tensor, "b v"], label: int) -> list[bool]:
-    """Whether each answer is this class, or has this label."""
-    if model.output.limits is None:
-        return (model.output.error(outputs.cpu(), model.output.targets(np.full(len(outputs), label))) == 0).tolist()
-    return [label in labels for labels in model.output.predicted(outputs, outputs.shape[1])]
-
-
-def log_odds(model: Model, outputs: Float[Tensor, "b v"], label: int) -> Float[Tensor, " b"]:
-    """Of a class among all, or of one of several labels, up to a constant that is the same for all, in nats."""
-    chosen = model.output.choose(outputs, label)
-    return chosen.effect(outputs, outputs[:1])
-
-
-def swaps_for_worker(
-    opening: Opening, edits: Sequence[Edit], trios: Sequence[Trio], names: Sequence[Sequence[str]]
-) -> Compute:
-    """What a worker does, with the model that it loads."""
-    return partial(swap_lines, opening.load(), edits, trios, names)
-
-
-# ---- what was found
 
 
 class Proof(NamedTuple):
@@ -210,6 +72,8 @@ class Shortcut(ShortRepr):
         proofs: Images that show it, the strongest first.
         patch: In words the patch of it that does most alone, by the first half; empty where it has no two patches.
         patch_effect: The mean effect of that patch on the second half, in nats.
+        interval: 95 % of the effect, by drawing images again.
+        intervals: 95 % (Wilson) of `recall`, `without` and `elsewhere`, in this order.
     """
 
     label: str
@@ -232,6 +96,13 @@ class Shortcut(ShortRepr):
     moves: int = 2
     patch: str = ""
     patch_effect: float = 0.0
+    interval: tuple[float, float] = (-math.inf, math.inf)
+    intervals: tuple[tuple[float, float], ...] = ((0.0, 1.0),) * 3
+
+    @property
+    def same_place(self) -> bool:
+        """Whether the tests would have named it, and another name of its place is given."""
+        return not self.named and self.adjusted <= LEVEL and self.effect >= LEAST
 
     @property
     def inside(self) -> str:
@@ -259,19 +130,6 @@ def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[i
         best = sorted(effects, key=lambda name: -effects[name])[:MOST]
         found[label] = {name: effects[name] for name in best if effects[name] >= PROPOSED}
     return found
-
-
-def lines_by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
-    """The lines of each class."""
-    found = dict[int, list[Mapping[str, Any]]]()
-    for line in lines:
-        found.setdefault(trio_of(line["trio"]).label, []).append(line)
-    return found
-
-
-def mean_effect(lines: Sequence[Mapping[str, Any]], part: str) -> float:
-    """The mean effect of a part, in nats."""
-    return float(np.mean([Swap(**line["swaps"][part]).effect for line in lines]))
 
 
 def tested_parts(
@@ -339,6 +197,7 @@ class Tested(NamedTuple):
         kept, elsewhere = zip(*((swap.kept, swap.kept_elsewhere) for _, swap, _ in self.rows), strict=True)
         order = np.argsort(effects)[::-1][:SHOWN].tolist()
         effect, count = float(np.mean(effects)), max(1, sum(right))
+        ends = bootstrap_of_ratios(np.array([(1.0, each) for each in effects]))[:, 0].tolist()
         return Shortcut(
             label=name(self.label),
             part=self.part,
@@ -355,43 +214,12 @@ class Tested(NamedTuple):
             elsewhere=float(np.mean(elsewhere)),
             named=adjusted <= LEVEL and effect >= LEAST,
             moves=1 + (edits[self.part].area is not None),
+            interval=(ends[0], ends[1]),
+            intervals=tuple(wilson_interval(sum(each), len(each)) for each in (right, kept, elsewhere)),
             proofs=tuple(
                 Proof(trio.own, trio.other, swap.on, swap.out) for trio, swap, _ in (self.rows[at] for at in order)
             ),
         )
-
-
-def sign_test(effects: Sequence[float]) -> float:
-    """p of the exact one-sided sign test: that so many effects are above zero where either sign is as likely."""
-    above, below = sum(value > 0 for value in effects), sum(value < 0 for value in effects)
-    count = above + below
-    return sum(math.comb(count, k) for k in range(above, count + 1)) / 2**count if count else 1.0
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Values of p adjusted for being so many (Holm, 1979): below a limit with at most that chance of any false one."""
-    order, found, worst = np.argsort(values, kind="stable").tolist(), [1.0] * len(values), 0.0
-    for place, number in enumerate(order):
-        worst = max(worst, min(1.0, (len(values) - place) * values[number]))
-        found[number] = worst
-    return found
-
-
-def least_share(images: int, tests: int) -> float:
-    """The least part of a class that a shortcut decides to be named in four of five audits; above 1 where none is.
-
-    The images that it does not decide are taken to fall on either side of zero alike.
-
-    Args:
-        images: Of the class, in the second half.
-        tests: Over which Holm's method counts.
-    """
-
-    def beyond(k: int, chance: float) -> float:
-        return sum(math.comb(images, j) * chance**j * (1 - chance) ** (images - j) for j in range(k, images + 1))
-
-    needed = next((k for k in range(images + 1) if beyond(k, 0.5) <= LEVEL / tests), images + 1)
-    return next((share / 100 for share in range(101) if beyond(needed, (1 + share / 100) / 2) >= POWER), 1.01)
 
 
 def _one_name_a_place(

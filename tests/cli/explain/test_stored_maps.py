@@ -142,9 +142,15 @@ def test_names_lead_to_maps_inside_of_the_folder_alone(maps: Path, tmp_path: Pat
     for outside in ("../out.png", str(tmp_path / "out.png"), "..", "x" * 300 + ".png", "a\0b"):
         with pytest.raises(DataError):
             least(outside)
-    check_maps(methods, ["a/0.png", "b/0.png"])
+    check_maps(methods, ["a/0.png", "b/0.png"], (32, 32), (8, 8))
     with must_raise(DataError, r"a/0\.png .*c/0\.png"):
-        check_maps(methods, ["a/0.png", "c/0.png"])
+        check_maps(methods, ["a/0.png", "c/0.png"], (32, 32), (8, 8))
+    np.save(maps / "b" / "0.npy", np.ones((3, 3)))  # of some it is said where they are used, of all at once
+    check_maps(methods, ["b/0.png", "a/0.png"], (32, 32), (8, 8))
+    with must_raise(DataError, r"b/0\.png"):
+        check_maps(methods, ["b/0.png"], (32, 32), (8, 8))
+    with must_raise(DataError, r"a/0\.png"):
+        check_maps(methods, ["a/0.png", "b/0.png"], (64, 64), (4, 4))
 
 
 def test_of_several_labels_a_stored_map_is_of_the_most_probable(maps: Path, planted: Path) -> None:

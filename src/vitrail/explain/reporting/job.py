@@ -25,7 +25,7 @@ from vitrail.data.images import Images, NamedImage, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods.table import from_anywhere
 from vitrail.explain.reporting.explained import explain_in_batches
-from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
+from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, patch_grid, plan_report, with_others
 from vitrail.explain.reporting.report import named_image, nothing_left, open_named, rates, write_overlays
 from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
 from vitrail.explain.verdict import precision_for
@@ -90,7 +90,7 @@ def explain_all(
     threads = torch.get_num_threads()
     wanted = _settle(wanted, job_entry(out, "options") or {}, model, samples.images)
     plan, openers = plan_report(model, wanted), list[Opener]()
-    check_maps(plan.methods, samples.images.names())
+    check_maps(plan.methods, samples.images.names(), model.preprocessing.size, patch_grid(model))
     if plan.borrows:
         some = samples.images.select(evenly(range(len(samples)), MOST + plan.at_a_time))
         openers = [(some.name(row), partial(some.open, row)) for row in range(len(some))]

@@ -85,8 +85,14 @@ def _file_of(folder: Path, name: str) -> Path | None:
     return next((Path(file) for file in files if os.path.isfile(file)), None)  # also of a name that no file can have
 
 
-def check_maps(methods: Iterable[Method], names: Sequence[str]) -> None:
-    """Refuse a folder in which one map would be that of two images, or that has none of these.
+def check_maps(methods: Iterable[Method], names: Sequence[str], size: Size, grid: Size) -> None:
+    """Refuse a folder in which one map would be that of two images, or that has none of these that can be read.
+
+    Args:
+        methods: Of which some are folders.
+        names: Of the images.
+        size: (height, width) of what the network reads, in pixels.
+        grid: (rows, columns) of patches.
 
     Raises:
         DataError: Names them.
@@ -100,6 +106,16 @@ def check_maps(methods: Iterable[Method], names: Sequence[str]) -> None:
         if names and not of:
             problem = f"there is no map of {names[0]} in {folder}, nor of {counted(len(names) - 1, 'other image')}"
             raise DataError(problem, _hint(folder, names[0]))
+        wrong = list[DataError]()
+        for name in of.values():
+            try:
+                read_map(folder, name, size, grid)
+            except DataError as error:  # of some it is said where they would be used
+                wrong.append(error)
+            else:
+                break
+        if len(wrong) == len(of) > 0:
+            raise wrong[0]
 
 
 def maps_entry(methods: Iterable[Method]) -> dict[str, Any]:

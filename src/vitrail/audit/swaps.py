@@ -1,0 +1,216 @@
+"""What moving a part of an image does: each part is moved between a class and the others.
+
+For an image x of the class, an image o of another and t of another again, with a part A of the catalogue and an area B
+of the same shape elsewhere, in log-odds of the class (nats):
+
+    put on     odds(o with A of x) - odds(o with A of t)      what the class adds there, the seam being the same
+    taken out  odds(x) - odds(x with A of o)
+    effect     (put on + taken out) at A, less the same at B
+
+A property of the whole image has no elsewhere: its effect is what was put on alone.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitrail.audit.edits import Edit
+from vitrail.audit.request import AuditRequest
+from vitrail.audit.sampling import Trio, trio_of
+from vitrail.explain.reporting.plan import patch_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, seed_of
+from vitrail.io import to_json, writing
+from vitrail.jobs.cluster import Cluster, carry_of
+from vitrail.jobs.parts import LINES, Compute, IdRange, choices, complete_parts, split_up
+from vitrail.jobs.precision import Opening, identity_of
+from vitrail.model import Model
+from vitrail.nn import evaluating
+
+TRIOS = 8  # of a range
+SwapJob = Callable[[AuditRequest, Path, Sequence[Trio], Mapping[int, Iterable[str]]], list[dict[str, Any]]]
+
+
+class Swap(NamedTuple):
+    """What moving one part did to one trio, in nats; `kept` is whether the image is still taken for its class.
+
+    Attributes:
+        on: What the part adds to the other image.
+        on_elsewhere: The same of an area elsewhere; 0 of a property of the whole image.
+        out: What the image loses without the part.
+        out_elsewhere: The same elsewhere.
+        kept: Whether the class is still predicted without the part.
+        kept_elsewhere: Without an area elsewhere.
+    """
+
+    on: float
+    on_elsewhere: float
+    out: float
+    out_elsewhere: float
+    kept: bool
+    kept_elsewhere: bool
+
+    @property
+    def effect(self) -> float:
+        """By how much moving the part moves the odds, beyond an area of its shape elsewhere."""
+        return self.on - self.on_elsewhere + self.out - self.out_elsewhere
+
+
+# ---- the job
+
+
+def swap_job(
+    asked: AuditRequest,
+    out: Path,
+    trios: Sequence[Trio],
+    parts: Mapping[int, Iterable[str]],
+    *,
+    cluster: Cluster | None,
+    progress: Callable[[int, int], None],
+) -> list[dict[str, Any]]:
+    """What moving parts did to trios, a line each; as it was found where that is done.
+
+    Args:
+        asked: What is audited.
+        out: The file of the lines.
+        trios: All.
+        parts: Which are moved, of each class.
+        cluster: Where else to compute.
+        progress: Called with images done, and all.
+    """
+    progress(0, max(1, len(trios)))  # here the next stage begins, whatever is left of it
+    if not trios:
+        return []
+    if not out.exists():
+        names = [[*parts[trio.label]] for trio in trios]
+        rows = np.array([row for trio in trios for row in trio[:3]], np.int64)
+        ranges = split_up([asked.samples.images.select(rows)], 3 * TRIOS)
+        model = asked.model
+        job = {
+            "verb": "audit",
+            **identity_of(model),
+            "trios": trios,
+            "parts": names,
+            **choices(TRIOS, model.device, "fp32"),
+        }
+        here, work = partial(swap_lines, model, asked.edits, trios, names), partial(swaps_for_worker, edits=asked.edits)
+        carry = carry_of(cluster, here, partial(work, trios=trios, names=names), "fp32")
+        with complete_parts(out, LINES, job, ranges, carry, progress) as found, writing(out) as handle:
+            for each in ranges:
+                for line in found.read(each.number):
+                    handle.write(to_json(line, indent=None).encode())
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def swap_lines(
+    model: Model,
+    edits: Sequence[Edit],
+    trios: Sequence[Trio],
+    names: Sequence[Sequence[str]],
+    ranges: Sequence[IdRange],
+) -> Iterator[list[dict[str, Any]]]:
+    """A line for each trio of each range: what moving each of its parts did.
+
+    Args:
+        model: That is audited.
+        edits: The catalogue.
+        trios: Of all ranges; the images of a range are those of its trios, one behind the other.
+        names: For each trio the parts that are moved.
+        ranges: In order.
+    """
+    by_name = {edit.name: edit for edit in edits}
+    for each in ranges:
+        lines = []
+        for place in range(0, len(each.ids), 3):
+            number = (each.first + place) // 3
+            opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
+            wanted = [by_name[name] for name in names[number]]
+            right, swaps = swap_parts(model, opened, trios[number].label, wanted, number)
+            found = {edit.name: swap._asdict() for edit, swap in zip(wanted, swaps, strict=True)}
+            lines.append({"trio": list(trios[number]), "right": right, "swaps": found})
+        yield lines
+
+
+def swap_parts(
+    model: Model, opened: Sequence[Image.Image], label: int, edits: Sequence[Edit], seed: int
+) -> tuple[bool, list[Swap]]:
+    """Whether an image is taken for its class, and what moving each part of it does.
+
+    Args:
+        model: That is audited.
+        opened: The image, one of another class, and one of another again.
+        label: The class of the first.
+        edits: The parts.
+        seed: Of the places elsewhere.
+    """
+    own, other, third = model.tensor(list(opened)).split(1)
+    patch, made = patch_of(model), [own, other]
+    generator = torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
+    for edit in edits:
+        for moved in moves_of(edit, own, patch, generator):
+            made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
+    images = torch.cat(made)
+    with evaluating(model.network):
+        outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
+    odds = log_odds(model, outputs, label).tolist()
+    right = says_class(model, outputs, label)
+    swaps, at = list[Swap](), 2
+    for edit in edits:
+        here = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
+        at, there = at + 3, (0.0, 0.0, right[0])
+        if edit.area is not None:
+            there = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
+            at += 3
+        else:
+            here = here[0], 0.0, here[2]
+        swaps.append(Swap(here[0], there[0], here[1], there[1], here[2], there[2]))
+    return right[0], swaps
+
+
+def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:
+    """Where a part is, and of an area also where one of its shape lies elsewhere."""
+    size = (images.shape[2], images.shape[3])
+    return [(0, 0)] if edit.area is None else [(0, 0), edit.elsewhere(size, patch, generator)]
+
+
+def says_class(model: Model, outputs: Float[Tensor, "b v"], label: int) -> list[bool]:
+    """Whether each answer is this class, or has this label."""
+    if model.output.limits is None:
+        return (model.output.error(outputs.cpu(), model.output.targets(np.full(len(outputs), label))) == 0).tolist()
+    return [label in labels for labels in model.output.predicted(outputs, outputs.shape[1])]
+
+
+def log_odds(model: Model, outputs: Float[Tensor, "b v"], label: int) -> Float[Tensor, " b"]:
+    """Of a class among all, or of one of several labels, up to a constant that is the same for all, in nats."""
+    chosen = model.output.choose(outputs, label)
+    return chosen.effect(outputs, outputs[:1])
+
+
+def swaps_for_worker(
+    opening: Opening, edits: Sequence[Edit], trios: Sequence[Trio], names: Sequence[Sequence[str]]
+) -> Compute:
+    """What a worker does, with the model that it loads."""
+    return partial(swap_lines, opening.load(), edits, trios, names)
+
+
+# ---- its lines
+
+
+def lines_by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
+    """The lines of each class."""
+    found = dict[int, list[Mapping[str, Any]]]()
+    for line in lines:
+        found.setdefault(trio_of(line["trio"]).label, []).append(line)
+    return found
+
+
+def mean_effect(lines: Sequence[Mapping[str, Any]], part: str) -> float:
+    """The mean effect of a part, in nats."""
+    return float(np.mean([Swap(**line["swaps"][part]).effect for line in lines]))
