@@ -127,8 +127,8 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
     ("predict", "strings"): {"precision", "top", "coverage", *SIZE},
     ("predict", "sort-digits"): {"precision", "top", "coverage", *SIZE},
-    ("explain", "digits"): {"channels", "nearest", "top_labels", *TRUSTED},
-    ("explain", "strings"): {*WRITES, "nearest", "top_labels", *SIZE},
+    ("explain", "digits"): {"channels", "top_labels", *TRUSTED},
+    ("explain", "strings"): {*WRITES, "top_labels", *SIZE},
     ("doctor", "digits"): {"channels"},
 }
 IDLE = {"strict"}  # where nothing is left out

@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import vitrail
@@ -25,6 +25,7 @@ from vitrail.model import confidence as asking
 from vitrail.model.confidence import MOST
 from vitrail.nn.cost import flops, parameters
 from vitrail.runs.settings import read_yaml
+from vitrail.weights.family import why_not_bare
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
 
@@ -150,11 +151,22 @@ def test_a_teacher_is_told_as_the_others(file: Path, photographs: Path, tmp_path
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ROWS)
 def test_so_is_a_file_of_every_family_without_its_folder(name: str, photo: Path, tmp_path: Path) -> None:
-    """By every verb that opens a model."""
+    """By its hints alone, but for one whose tensors may be of a network that does not open."""
     (tmp_path / "made").mkdir()
     _, files = ROWS[name].make(tmp_path / "made")
     bare = shutil.copy(files / "model.safetensors" if files.is_dir() else files, tmp_path)
-    must_lead_on("predict", bare, photo)
+    if why := Path(bare).suffix == ".safetensors" and why_not_bare(load_file(bare)):
+        must_refuse(call("predict", bare, photo), DATA, why)
+    else:
+        must_lead_on("predict", bare, photo)
+
+
+def test_heads_that_a_norm_within_them_shows_need_not_be_said(tmp_path: Path, photo: Path) -> None:
+    _, folder = ROWS["timm qk_norm=True"].make(tmp_path)
+    bare = folder / "model.safetensors"
+    (folder / "config.json").unlink()
+    assert shown(bare)["config"]["heads"] == 3
+    must_refuse(call("models", bare, "--assume", "heads=2"), USAGE, "heads")
 
 
 # ---- what is assumed

@@ -343,11 +343,23 @@ def test_the_probe_is_the_best_head_and_the_better_network_is_kept(tuned: tuple[
             LogisticRegression(C=1 / (probed["penalty"] * count), tol=1e-8, max_iter=9999).fit(standard, each)
             for each in truths.T
         ]
-        weights = np.array([each.coef_[0] for each in theirs])
+        best = np.array([[*each.coef_[0], each.intercept_[0]] for each in theirs])
     else:
         left = standard.T @ standard * 2 / count + probed["penalty"] * np.eye(len(mean))
         weights = np.linalg.solve(left, standard.T @ (truths - truths.mean(axis=0)) * 2 / count).T
-    assert head[:, :-1] * std == pytest.approx(weights, rel=2e-3, abs=2e-3)
+        best = np.concatenate([weights, np.zeros((len(weights), 1))], axis=1)
+        truths = truths - truths.mean(axis=0)  # which the codec takes off
+    ours = np.concatenate([head[:, :-1] * std, head[:, -1:] + head[:, :-1] @ mean[:, None]], axis=1)
+
+    def objective(found: np.ndarray) -> float:
+        outputs = standard @ found[:, :-1].T + found[:, -1]
+        losses = np.logaddexp(0, outputs) - outputs * truths if case is LABELS else (outputs - truths) ** 2
+        return float(
+            losses.mean() * losses.shape[1] / truths.shape[1] + probed["penalty"] / 2 * (found[:, :-1] ** 2).sum()
+        )
+
+    assert objective(ours) == pytest.approx(objective(best), rel=1e-4)
+    assert ours == pytest.approx(best, rel=1e-2, abs=1e-2)
 
     held_out = case.truths("validation")
     errors = case.wrong(case.outputs(probe, "validation"), held_out)

@@ -3,6 +3,7 @@
 import copy
 import functools
 import random
+import re
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +29,8 @@ from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.foreign import identify
 from vitrail.nn.networks import without_numbers
 from vitrail.nn.parts import names_of
-from vitrail.weights.family import ADAPTERS, RELATIVE, WINDOWS, why_not
+from vitrail.weights.family import ADAPTERS, RELATIVE, WINDOWS, why_not, why_not_bare
+from vitrail.weights.rotations import PUBLISHED
 from vitrail.weights.unpickle import NUMPY
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
@@ -108,7 +110,7 @@ DAILY = (
     *("timm DeiT, distilled", "torchvision", "transformers ViT", "transformers DINOv2 classifier"),
     "transformers SigLIP classifier",
 )
-STATED_ALONE = "Google", "non-square image"  # in other files, or a rotation that no tensor shows
+STATED_ALONE = "Google", "non-square image", "Encoder, spatial"  # in other files, or a rotation that no tensor shows
 OFTEN = [
     pytest.param(name, marks=[pytest.mark.soak] * (name not in DAILY))
     for name in ROWS
@@ -133,8 +135,15 @@ def test_behind_any_prefix_from_a_file_and_live(row: str, tmp_path: Path) -> Non
     assume = {name: getattr(config, name) for name in ("heads", "position_resize", "norm_eps", "activation")}
     assume |= {"pooling": names_of(plain.network.parts).get("pooling", config.pooling)}
     assume |= {"image_size": config.image, "distillation_token": config.distillation_token or None}
+    if row.startswith("timm") and config.rotary is not None:
+        rotary = next(name for name, each in PUBLISHED.items() if each.rotary == config.rotary)
+        assume |= {"rotary": rotary, "norms": "before"}
     prefix = "".join(f"{word}." for word in words)
     file = write(tmp_path, under(prefix, module.state_dict()) | LOSSES, "own.safetensors")
+    if why := why_not_bare(module.state_dict()):
+        with must_raise(DataError, re.escape(why)):
+            vitrail.load(file, assume=assume, preprocessing=reads)
+        return
     model = vitrail.load(file, assume=assume, preprocessing=reads)
     same(model, module, images)
     assert model.network.config == plain.network.config

@@ -168,7 +168,7 @@ def in_turn(kinds: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
     return sorted(order, key=turn.__getitem__)
 
 
-def fitting_classes(counts: Sequence[int], passes: float, edits: Sequence[Edit]) -> int:
+def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[Edit]) -> int:
     """How many classes can be searched for shortcuts, those with the most images first.
 
     Args:

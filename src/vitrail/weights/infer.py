@@ -74,8 +74,8 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         _check_rotary_stated(found, assume, seen)
     parts = _parts(found, assume.pop("pooling", ""), assume.pop("parts", {}), assumed)
     _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
-    if COSINES in found and found[COSINES].ndim == 2:
-        assume.setdefault("heads", seen["inner"] // max(1, found[COSINES].shape[1]))
+    if heads := _heads_shown(found, seen["inner"]):
+        _check_stated({}, {"heads": assume.setdefault("heads", heads)}, {"heads": heads})
     _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
@@ -208,6 +208,19 @@ def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     return network.eval()
+
+
+def _heads_shown(found: Tensors, inner: int) -> int:
+    """The heads that tensors of a rotation or of norms within a head show; 0 where none does.
+
+    A norm as wide as all heads shows nothing: it may be of one head, or of all together.
+    """
+    cosines, norm = found.get(COSINES), found.get("blocks.0.attn.q_norm.weight")
+    if cosines is not None and cosines.ndim == 2:
+        return inner // max(1, cosines.shape[1])
+    if norm is not None and 0 < norm.numel() < inner and inner % norm.numel() == 0:
+        return inner // norm.numel()
+    return 0
 
 
 def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
