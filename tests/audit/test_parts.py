@@ -14,7 +14,7 @@ from tests.errors import must_raise
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, softened
-from vitrail.audit.rules import Figure, changes_since, check_classes, check_rules, read_audit, read_rules
+from vitrail.audit.rules import Figure, changes_since, check_rules, check_rules_of_classes, read_audit, read_rules
 from vitrail.audit.sampling import Trio, draw_trios, halves, kinds_of
 from vitrail.audit.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
 from vitrail.audit.swaps import Swap
@@ -185,11 +185,11 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
     with pytest.raises(UsageError):
         check_rules(read_rules("accuracy>0.5"), True)
     classes = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
-    check_classes(classes, ["goldfish", "tench, Tinca tinca"])
-    check_classes(classes, [])  # of a model whose answers have no names
+    check_rules_of_classes(classes, ["goldfish", "tench, Tinca tinca"])
+    check_rules_of_classes(classes, [])  # of a model whose answers have no names
     with must_raise(UsageError, "tench") as caught:
-        check_classes(classes, ["goldfish", "tench"])
-    check_classes(read_rules(caught.value.hint.flags["fail_under"]), ["goldfish", "tench"])
+        check_rules_of_classes(classes, ["goldfish", "tench"])
+    check_rules_of_classes(read_rules(caught.value.hint.flags["fail_under"]), ["goldfish", "tench"])
     check_rules(read_rules("mask>0.5"), True)
     with pytest.raises(UsageError):
         check_rules(read_rules("mask>0.5"), False)

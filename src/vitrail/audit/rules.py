@@ -147,7 +147,7 @@ def read_rules(text: str) -> list[Rule]:
     return found
 
 
-def check_classes(rules: Sequence[Rule], classes: Sequence[str]) -> None:
+def check_rules_of_classes(rules: Sequence[Rule], classes: Sequence[str]) -> None:
     """Refuse a rule of a class that the model does not have.
 
     Raises:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vitrail.audit.job import audit
 from vitrail.audit.result import Audit
-from vitrail.audit.rules import check_classes, check_rules, read_audit, read_rules
+from vitrail.audit.rules import check_rules, check_rules_of_classes, read_audit, read_rules
 from vitrail.cli.args import AuditOptions
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
@@ -44,7 +44,7 @@ def run(options: AuditOptions, command: str) -> int:
         check_outside(page, options.data)
     threads = job_entry(folder / "maps.jsonl", "torch_threads") or (None if options.ray is None else 1)
     model = load_model(options.run, options, BATCH, [options.data] if options.data else [], threads)
-    check_classes(rules, model.output.names)
+    check_rules_of_classes(rules, model.output.names)
     with progress_bar(*STAGES) as progress:
         found = audit(
             model,
