@@ -6,7 +6,6 @@ Whatever else happens ends the program: a signal, a decoder without end, another
 names nothing.
 """
 
-import resource
 import signal
 import sys
 import warnings
@@ -14,6 +13,7 @@ import warnings
 import numpy as np
 
 from tests.data import zoo
+from tests.peak_memory import peak_memory
 from vitrail.data.images import convert_mode, open_image
 from vitrail.errors import DataError, located
 
@@ -55,7 +55,7 @@ def main(first: int, last: int) -> None:
     """Decode them, in turn."""
     zoo.readable()
     warnings.simplefilter("ignore")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     for number in range(first, last):
         name, content = mutated(number)
         print(number, end=" ", flush=True)
@@ -69,7 +69,7 @@ def main(first: int, last: int) -> None:
                 raise AssertionError(error.problem) from error
             print("refused")
         signal.setitimer(signal.ITIMER_PROF, 0)
-    print("memory", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    print("memory", (peak_memory() - before) // 2**20)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from tests.shared_runs import once
 MOST = 6e9  # bytes
 
 CHILD = """
-import json, resource, sys, time
+import json, sys, time
 import torch
 import vitrail.explain.forward
+from tests.peak_memory import peak_memory
 from vitrail.explain import METHODS
 from vitrail.nn import ViT, ViTConfig
 
@@ -32,7 +33,7 @@ torch.nn.init.normal_(network.head.weight, std=0.02)  # an untrained head is zer
 began = time.perf_counter()
 attribution = METHODS[method].function(network, torch.randn(1, 3, 1024, 1024), 3)
 print(json.dumps({
-    "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    "peak": peak_memory(),
     "seconds": time.perf_counter() - began,
     "shape": list(attribution.values.shape),
     "distinct": attribution.values.unique().numel(),

@@ -105,7 +105,7 @@ def test_at_twice_the_load_none_is_lost_and_none_is_wrong(tmp_path: Path) -> Non
                     time.sleep(0.2)
             while sum(server.counts("workers").values()) < 2:
                 time.sleep(0.2)
-            after = memory(server)
+            after = min(memory(server) for _ in range(30) if not time.sleep(0.5))  # a process that ends, ends late
             stopping = True
             assert server.stop() == 0
             stop.set()
