@@ -90,7 +90,8 @@ def explain_all(
     threads = torch.get_num_threads()
     wanted = _settle(wanted, job_entry(out, "options") or {}, model, samples.images)
     plan, openers = plan_report(model, wanted), list[Opener]()
-    check_maps(plan.methods, samples.images.names(), model.preprocessing.size, patch_grid(model))
+    if plan.methods:
+        check_maps(plan.methods, samples.images.names(), model.preprocessing.size, patch_grid(model))
     if plan.borrows:
         some = samples.images.select(evenly(range(len(samples)), MOST + plan.at_a_time))
         openers = [(some.name(row), partial(some.open, row)) for row in range(len(some))]

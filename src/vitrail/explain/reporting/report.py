@@ -314,7 +314,8 @@ def explain_images(
         left_out: Images that were left out before, with the reason.
         show: Called behind each image with the report so far.
     """
-    check_maps(plan.methods, [one.name for one in images], plan.model.preprocessing.size, patch_grid(plan.model))
+    if plan.methods:
+        check_maps(plan.methods, [one.name for one in images], plan.model.preprocessing.size, patch_grid(plan.model))
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
     plan, missing = with_others(plan, openers), list(left_out)
     found = _empty_report(plan)
