@@ -27,7 +27,7 @@ help:
 	@echo "make check    lint, types, docs and test: all that must be green before a commit"
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
 	@echo "make lessons  run the lessons; make pages writes their pages, pictures and notebooks; make notebooks runs these"
-	@echo "make soak     the long tests, at most an hour on two cores: before a release, see CONTRIBUTING.md"
+	@echo "make soak     the long tests, one to two hours on two cores: before a release, see CONTRIBUTING.md"
 	@echo "make bench-quick  the same network in timm, torchvision, transformers and vitrail: about 90 seconds"
 	@echo "make bench    the benchmarks; make clean throws caches away (runs stay)"
 
