@@ -3,7 +3,6 @@
 Every answer is held against the library's own, and memory at the end against that of the first tenth. A fault costs
 nobody else an answer: of a process that dies or stands still, the one request that it was at gets 503, and no other
 request gets anything but its answer. REQUESTS_DIGITS and REQUESTS_TI in the environment say how many requests:
-request gets anything but its answer. REQUESTS_DIGITS and REQUESTS_TI in the environment say how many requests.
 """
 
 import contextlib
