@@ -114,12 +114,13 @@ class Audit:
     @property
     def sentences(self) -> tuple[str, str, str]:
         """What was asked, what holds, and what does not, for a person who has to decide."""
-        every, some = self.supported, counted(len(self.asked), "class", "classes")
+        every = self.supported
         how = "class by class" if self.asked or "class" in self.verdicts else "at random"
-        images, were = counted(every.images, "image"), "was" if every.images == 1 else "were"
-        asked = f"{images} of {self.data}, drawn {how}, {were} explained and tested"
+        images, classes = counted(every.images, "image"), counted(len(self.asked), "class", "classes")
+        were = ["was" if count == 1 else "were" for count in (every.images, len(self.asked))]
+        asked = f"{images} of {self.data}, drawn {how}, {were[0]} explained and tested"
         if self.asked:
-            asked += f", and {some} were searched for parts of the image that decide by themselves"
+            asked += f", and {classes} {were[1]} searched for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
         if border := self.areas.get("border"):
             holds += (
