@@ -365,6 +365,22 @@ def test_explanations_are_those_of_one_process(
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("started")
+def test_an_audit_is_that_of_one_process(place: Path, tmp_path: Path, cli: Cli) -> None:
+    """Of all its jobs."""
+    words = ("audit", place / "model", place / "photos", "--count", 20, "--method", "rollout", "--threads", 1)
+    folders = {"one": (), "ray": ("--ray", "local", "--workers", 1)}
+    for name, more in folders.items():
+        assert cli(*words, "--out", tmp_path / name / "x.html", *more).code == 0
+    for name in ("maps", "first"):
+        one, other = ((tmp_path / each / "x" / f"{name}.jsonl").read_bytes() for each in folders)
+        assert one == other
+    found = [json.loads((tmp_path / name / "x.json").read_text()) for name in folders]
+    assert found[0]["asked"]
+    assert [{**each, "made": ""} for each in found] == [{**found[0], "made": ""}] * 2
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started")
 def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over 10,000 small images, at whatever a worker is at, its start included."""
     monkeypatch.setattr(home, "ROWS", 32)
