@@ -119,6 +119,8 @@ class Audit:
         images, classes = counted(every.images, "image"), counted(len(self.asked), "class", "classes")
         were = ["was" if count == 1 else "were" for count in (every.images, len(self.asked))]
         asked = f"{images} of {self.data}, drawn {how}, {were[0]} explained and tested"
+        if every.images == self.images > 1:
+            asked = f"All {images} of {self.data} were explained and tested"
         if self.asked:
             asked += f", and {classes} {were[1]} searched for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
