@@ -80,6 +80,11 @@ def test_a_name_that_is_not_known_leads_to_the_one_that_is_meant() -> None:
 
 
 @pytest.mark.usefixtures("as_a_user")
+def test_the_text_of_a_path_is_one() -> None:
+    assert vitrail.TrainOptions(config="own.yaml").config == Path("own.yaml")  # pyrefly: ignore[bad-argument-type]
+
+
+@pytest.mark.usefixtures("as_a_user")
 def test_what_to_try_in_python_names_arguments_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for call in (
