@@ -94,7 +94,7 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
 
 def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another() -> None:
     model = honest()
-    _, samples, _ = sampling.open_samples(model, digits(False), None, None, AS_FOUND)
+    samples = sampling.open_split(model, digits(False), None, None, AS_FOUND).samples
     chosen = sampling.choose_images(model, samples, 3, lambda: float("inf"), FEW)
     (label,) = chosen.asked
     assert sum(chosen.asked[label]) == 24

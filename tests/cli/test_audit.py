@@ -38,6 +38,7 @@ def test_an_audit_of_labelled_images(cli: Cli, tmp_path: Path, monkeypatch: pyte
     assert json.loads(Path("audit.json").read_text("utf-8")) == {key: found[key] for key in found if key != "page"}
     counts = {one["name"]: one["images"] for one in found["verdicts"]["class"]}
     assert counts == {"a": 2, "b": 2, "c": 2}
+    assert (found["split"], found["images"]) == ("all", 42)
     assert {*found["asked"]} <= {"a", "b", "c"}
     assert 0 < found["figures"]["supported"]["interval"][1] <= 1
 
@@ -66,7 +67,9 @@ def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeyp
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
     assert ({*found["verdicts"]}, found["asked"], found["shortcuts"]) == ({"all"}, {}, [])
+    assert (found["split"], found["images"]) == ("all", 3)
     assert len(found["notes"]) >= 2
+    must_refuse(cli("audit", run, "plain", "--split", "tset", "--out", "split.html"), USAGE, "tset")
     nobody_looked = cli("audit", run, "plain", "--count", "2", "--method", "rollout", "--fail-under", "shortcuts<=0")
     assert nobody_looked.code == 1
     (tmp_path / "plain" / "0.jpg").write_bytes(b"no image")
@@ -74,3 +77,15 @@ def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeyp
     assert left.code == 0, left.err
     assert json.loads(left.out)["verdicts"]["all"][0]["images"] == 2
     must_refuse(cli("audit", run, "plain", "--against", "other.html"), DATA, "other.html")
+
+
+def test_of_the_own_data_of_a_run_those_that_did_not_teach_it(cli: Cli, tmp_path: Path) -> None:
+    run = run_of("photos")
+    images = json.loads((run / "data.json").read_text("utf-8"))["images"]
+    held_out = "test" if "test" in images else "validation"
+    answer = cli(
+        "audit", str(run), "--count", "2", "--method", "rollout", "--json", "--out", str(tmp_path / "own.html")
+    )
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert (found["split"], found["images"]) == (held_out, images[held_out])

@@ -30,10 +30,10 @@ from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.patches import with_patches
 from vitrail.audit.request import AuditRequest, chosen_images
 from vitrail.audit.result import Audit, ProofPictures, compared
-from vitrail.audit.sampling import ChosenImages, choose_images, open_samples, passes_in
+from vitrail.audit.sampling import ChosenImages, choose_images, open_split, passes_in
 from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
-from vitrail.data.columns import GROUP, Samples
+from vitrail.data.columns import ALL, GROUP, Samples
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
@@ -108,7 +108,8 @@ def audit(
         raise UsageError(problem, f"vitrail evaluate {model.loaded_from or 'RUN'}")
     check_edits(edits)
     root = None if data_root is None else Path(data_root)
-    name, samples, notes = open_samples(model, data, root, split, layout)
+    opened = open_split(model, data, root, split, layout)
+    samples, notes = opened.samples, opened.notes
     for note in notes:
         notify(note)
     side = min(model.preprocessing.size)
@@ -128,7 +129,9 @@ def audit(
         make = partial(choose_images, model, samples, count, partial(passes_in, model, samples, max_seconds), edits)
         chosen = chosen_images(where, made, make, [count, max_seconds])
         found = run_jobs(made, chosen, where, cluster, progress)
-    found = replace(found, data=short_paths(name), notes=(*notes, *found.notes), command=command)
+    found = replace(
+        found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes), command=command
+    )
     return found if earlier is None else compared(found, earlier)
 
 
@@ -191,6 +194,7 @@ def found_by(
     return Audit(
         model=short_paths(model.loaded_from) or "a model in memory",
         data="",
+        split=ALL,
         images=len(samples),
         verdicts=verdict_rates(lines, samples, chosen.explained),
         areas=shares(drops),

@@ -12,6 +12,7 @@ from vitrail.arguments import typed
 from vitrail.audit.rules import NAMES, Change, Figure, changes_since
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.audit.statistics import least_share
+from vitrail.data.columns import ALL
 from vitrail.errors import counted
 from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
@@ -41,6 +42,7 @@ class Audit:
     Attributes:
         model: What the model is called.
         data: What was audited.
+        split: Which split of it; `all` of data that is not divided.
         images: Of how many images.
         verdicts: Rates of verdicts: of all, and by `class`, `group`, and for right and wrong predictions.
         areas: Where the evidence is, see `vitrail.audit.areas.shares`.
@@ -60,6 +62,7 @@ class Audit:
 
     model: str
     data: str
+    split: str
     images: int
     verdicts: Mapping[str, tuple[Rates, ...]]
     areas: Mapping[str, Mapping[str, Any]]
@@ -116,11 +119,14 @@ class Audit:
         """What was asked, what holds, and what does not, for a person who has to decide."""
         every = self.supported
         how = "class by class" if self.asked or "class" in self.verdicts else "at random"
-        images, classes = counted(every.images, "image"), counted(len(self.asked), "class", "classes")
+        classes = counted(len(self.asked), "class", "classes")
+        of = "" if self.split == ALL else f"the {self.split} split of "
+        of = f"{counted(self.images, 'image')} of {of}{self.data}"
         were = ["was" if count == 1 else "were" for count in (every.images, len(self.asked))]
-        asked = f"{images} of {self.data}, drawn {how}, {were[0]} explained and tested"
+        asked = f"{every.images:,} of {of}, drawn {how}, {were[0]}"
         if every.images == self.images > 1:
-            asked = f"All {images} of {self.data} were explained and tested"
+            asked = f"All {of} were"
+        asked += " explained and tested"
         if self.asked:
             asked += f", and {classes} {were[1]} searched for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
@@ -149,6 +155,7 @@ class Audit:
         return {
             "model": self.model,
             "data": self.data,
+            "split": self.split,
             "images": self.images,
             "sentences": list(self.sentences),
             "verdicts": {

@@ -22,7 +22,8 @@ from torch.nn.functional import one_hot
 
 from vitrail.audit.edits import Edit
 from vitrail.check.copies import chains_of, near_pairs
-from vitrail.data.columns import VALIDATION, Samples
+from vitrail.data.columns import TEST, VALIDATION, Samples
+from vitrail.data.dataset import Split, choose_split
 from vitrail.data.layout import Layout
 from vitrail.data.pictures import grey_thumbnail, picture_hashes
 from vitrail.data.sources import Data, name_passed, read_images
@@ -73,21 +74,20 @@ class ChosenImages:
     notes: tuple[str, ...]
 
 
-def open_samples(
-    model: Model, data: Data | None, root: Path | None, split: str | None, layout: Layout
-) -> tuple[str, Samples, tuple[str, ...]]:
-    """What is audited: its name, the samples, and what to know of them; without a column of labels they have none."""
+def open_split(model: Model, data: Data | None, root: Path | None, split: str | None, layout: Layout) -> Split:
+    """What is audited; without a column of labels its samples have none."""
     run, reader = open_run(model.loaded_from or None), None
     if data is not None:
         data, reader = name_passed(data, None, layout)
-    if data is not None and reader is None and not run.knows(data):
+    own = data is None or run.knows(data)
+    if data is not None and reader is None and not own:
         raw = read_images([data], run.root_for(data, root), layout=layout)
         if model.task.column not in raw.columns():
-            return data, raw.held_out, (*raw.notes, NO_LABELS)
-    if split is None and reader is None and run.facts.get("parts"):  # of the run's own data all that did not teach it
-        split = VALIDATION
-    found = open_for(model, run, data, root, split, reader, layout)
-    return found.name, found.samples, found.notes
+            split, samples = choose_split(data, raw, None, split)
+            return Split(samples, split, {}, (*raw.notes, NO_LABELS), data)
+    if split is None and own and run.facts.get("parts") and TEST not in run.facts["images"]:
+        split = VALIDATION  # all that did not teach it
+    return open_for(model, run, data, root, split, reader, layout)
 
 
 def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:

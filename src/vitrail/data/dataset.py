@@ -232,6 +232,36 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
     return vocabulary
 
 
+def choose_split(
+    name: str, raw: RawDataset, column: str | None, split: str | None = None, seed: int = 0
+) -> tuple[str, Samples]:
+    """The name of a split and its samples, as they were found.
+
+    Args:
+        name: Of the data.
+        raw: What a reader found.
+        column: By whose values data in one piece are divided, where a part of them is asked for.
+        split: As in `match_split`.
+        seed: As in `match_split`.
+
+    Raises:
+        UsageError: The split does not exist.
+    """
+    splits = raw.splits  # some are made when they are read: only the one that is wanted is touched
+    if TEST not in splits and VALIDATION not in splits:
+        splits = {**splits, ALL: splits[ALL if ALL in splits else TRAIN]}
+    usual = next(each for each in (TEST, VALIDATION, ALL) if each in splits)
+    if split is None:
+        split = usual
+    elif VALIDATION not in splits:
+        splits = {**splits, **divide(raw, column, seed)[0]}
+    split = split if split in splits else split_of(split) or split
+    if split not in splits:
+        guess = nearest(split, splits) or usual
+        raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
+    return split, splits[split]
+
+
 def match_split(
     name: str, raw: RawDataset, column: str | None, codec: Any, split: str | None = None, seed: int = 0
 ) -> Split:
@@ -250,25 +280,14 @@ def match_split(
         UsageError: The split does not exist.
         DataError: The data has nothing that the model knows.
     """
-    splits = raw.splits  # some are made when they are read: only the one that is wanted is touched
-    if TEST not in splits and VALIDATION not in splits:
-        splits = {**splits, ALL: splits[ALL if ALL in splits else TRAIN]}
-    usual = next(each for each in (TEST, VALIDATION, ALL) if each in splits)
-    if split is None:
-        split = usual
-    elif VALIDATION not in splits:
-        splits = {**splits, **divide(raw, column, seed)[0]}
-    split = split if split in splits else split_of(split) or split
-    if split not in splits:
-        guess = nearest(split, splits) or usual
-        raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
+    split, samples = choose_split(name, raw, column, split, seed)
     known, notes = codec.number_of, list(raw.notes)
-    given = _by_number(splits[split], column, known, notes)
+    given = _by_number(samples, column, known, notes)
     samples, unknown = _match(given, column, codec, name)
     pairs = [(one, nearest(one, _alike(one, known), CLOSE)) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
-        counts = splits[split].column(column).counts()
+        counts = given.column(column).counts()
         has = f": it has {_short(some_of(list(counts)))}" if counts else ""
         hint = meant or f"name its classes as the model does, or by number from 0: {_short(codec.describe()[1])}"
         raise DataError(f"{name} has no class of the model{has}", hint)
