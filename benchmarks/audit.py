@@ -48,7 +48,7 @@ sampling.PASSES = 10**9  # and all classes are asked
 BYTES = 16  # by which an image is known
 SMALL = (
     "network: {image_size: 28, patch_size: 7, width: 48, depth: 3, heads: 3, mlp_dim: 96}\n"
-    "optimization: {epochs: 15, batch_size: 64, learning_rate: 0.002, ema_decay: 0.0}\n"
+    "optimization: {epochs: 40, batch_size: 64, learning_rate: 0.002, ema_decay: 0.0}\n"
     "augmentation: {shift: 0.06, zoom: [0.95, 1.05]}\n"
 )
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.ndimage import distance_transform_cdt
 from scipy.stats import binom, binomtest, t
+from sklearn.datasets import load_digits
 
 from tests.errors import must_raise
+from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, softened
 from vitrail.audit.rules import Figure, changes_since, check_rules, check_rules_of_classes, read_audit, read_rules
-from vitrail.audit.sampling import Trio, draw_trios, halves, kinds_of
+from vitrail.audit.sampling import STRANGERS, Trio, draw_trios, halves, kinds_of, pairs_of_copies
 from vitrail.audit.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
 from vitrail.audit.swaps import Swap
 from vitrail.errors import DataError, UsageError
@@ -47,6 +50,21 @@ def test_an_area_is_exchanged_and_runs_into_what_lies_around_it(size: tuple[int,
         changed = (other == donors).all(dim=1)[0]
         assert torch.equal(changed, area.roll(moved, (0, 1)) & ~area), edit.name
         assert 2 * int(changed.sum()) > int(area.sum()), edit.name
+
+
+def test_near_copies_are_found_unless_strangers_look_as_much_alike(tmp_path: Path) -> None:
+    def tied(images: list[Image.Image]) -> set[tuple[int, int]]:
+        return {(first, second) for first, second in pairs_of_copies(images).tolist() if first != second}
+
+    photographs = [Image.open(file) for file in make_photographs(tmp_path, ("a", "b"), per_class=20, seed=9)]
+    smaller, flipped = photographs[3].resize((25, 25)), photographs[5].transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    assert tied([*photographs, smaller, flipped]) == {(3, 40), (5, 41)}
+    assert tied([*photographs[:6], smaller]) == {(3, 6)}
+    pixels, labels = load_digits(return_X_y=True)
+    ones = [Image.fromarray(one.astype(np.uint8).reshape(8, 8) * 16) for one in pixels[labels == 1]]
+    assert len(ones) > STRANGERS
+    assert tied(ones) == set()
+    assert tied([*ones, ones[7].copy()]) == {(7, len(ones))}
 
 
 def test_properties_of_the_whole_image_are_exchanged_and_their_rest_stays() -> None:

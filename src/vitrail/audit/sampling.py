@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int8
+from jaxtyping import Int8, Int64
 from PIL import Image
 from torch.nn.functional import one_hot
 
@@ -25,7 +25,7 @@ from vitrail.check.copies import chains_of, near_pairs
 from vitrail.data.columns import TEST, VALIDATION, Samples
 from vitrail.data.dataset import Split, choose_split
 from vitrail.data.layout import Layout
-from vitrail.data.pictures import grey_thumbnail, picture_hashes
+from vitrail.data.pictures import are_told_apart, grey_thumbnail, picture_hashes
 from vitrail.data.sources import Data, name_passed, read_images
 from vitrail.errors import DataError, counted
 from vitrail.model import Model
@@ -34,6 +34,7 @@ from vitrail.runs.data import open_for, open_run
 
 FIRST, SECOND = 16, 64  # images of a class in each half, at most
 FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
+STRANGERS = 30  # images, of which it is known how much alike strangers look
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
 OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
@@ -185,7 +186,7 @@ def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[
 def _left_aside(classes: int, fitting: int, asked: int) -> tuple[str, ...]:
     """For how many classes no part of the image was tried, and why."""
     few, late = fitting - asked, classes - fitting
-    whys = [f"of {few} a half has fewer than {FEWEST} images"] * bool(few)
+    whys = [f"of {few} a half has fewer than {FEWEST} images, without copies and groups"] * bool(few)
     whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
     some = f"{asked} of {counted(classes, 'class', 'classes')}"
     return (f"Parts of the image were tried for {some}: {', '.join(whys)}.",) if whys else ()
@@ -210,10 +211,22 @@ def _witnesses(
             taken.add(units[row])
             rows.append(row)
     read = list(_opened(samples, rows))
-    grey = np.stack([grey_thumbnail(image) for _, image in read])
-    chains = chains_of(len(read), near_pairs(grey, picture_hashes(grey)).pairs)
+    chains = chains_of(len(read), pairs_of_copies([image for _, image in read]))
     alone = [row for number, (row, _) in enumerate(read) if chains[number] == number]
     return tuple([row for row in alone if side[units[row]] == half] for half in (0, 1))  # pyrefly: ignore
+
+
+def pairs_of_copies(images: Sequence[Image.Image]) -> Int64[np.ndarray, "m 2"]:
+    """Pairs of near copies; where strangers look as much alike, as digits do, only those with the same pixels.
+
+    Of too few images to know that, what looks like a copy is taken for one.
+    """
+    grey = np.stack([grey_thumbnail(image) for image in images])
+    if are_told_apart(hashes := picture_hashes(grey)) or len(images) < STRANGERS:
+        return near_pairs(grey, hashes).pairs
+    first = dict[tuple[Any, bytes], int]()
+    same = [first.setdefault((image.size, image.tobytes()), number) for number, image in enumerate(images)]
+    return np.stack([same, np.arange(len(images))], axis=1)
 
 
 def halves(units: Sequence[str]) -> dict[str, int]:

@@ -27,7 +27,7 @@ LEAST = 1.0  # nats, from which mean effect on a part is named
 PROPOSED = 0.5  # nats, from which on the first half proposes one
 MOST = 3  # proposals of a class
 SHOWN = 10  # images that prove a shortcut
-SAME = 0.8  # of the strongest effect, from which on a smaller area that overlaps is the better name
+SAME = 0.5  # of the strongest effect, from which on a smaller area that overlaps is the better name
 
 
 class Proof(NamedTuple):
@@ -227,8 +227,8 @@ def _one_name_a_place(
 ) -> list[Shortcut]:
     """One name for each place of a class, and none for a class from which the mark of another only takes away.
 
-    Of areas that overlap it is the smallest whose effect is nearly that of the strongest. A class is not named for a
-    place that was named for another if its effect is gone on trios without images of that one.
+    Of areas that overlap it is the smallest with at least half of the strongest effect, since there the mark lies. A
+    class is not named for a place that was named for another if its effect is gone on trios without images of that one.
 
     Args:
         pairs: What is significant, areas before properties of the whole image, since a mark has edges and colours and
