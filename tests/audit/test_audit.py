@@ -1,6 +1,7 @@
 """An audit as a whole: what hangs on a mark is named, what does not is not, and a stopped audit goes on."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
@@ -19,6 +20,14 @@ from vitrail.tasks import MultiLabel, MultiLabels
 FEW = tuple(edit for edit in EDITS if edit.name in ("upper-left", "lower-right", "top", "centre"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def every_class() -> Iterator[None]:
+    """All classes are asked, however few images get a verdict."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sampling, "PASSES", 10**9)
+        yield
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audit, Path]:
     folder = tmp_path_factory.mktemp("audit") / "parts"
@@ -26,7 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Audit, Path]:
     return audited(model, True, folder), folder
 
 
-def audited(model: vitrail.Model, marked: bool, folder: Path | None = None, count: int = 7) -> Audit:
+def audited(model: vitrail.Model, marked: bool, folder: Path | None = None, count: int = 2) -> Audit:
     return vitrail.audit.audit(model, digits(marked), count=count, method="occlusion", edits=FEW, folder=folder)
 
 
@@ -53,13 +62,6 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert one.intervals[0] == one.intervals[2] == (pytest.approx(1 / (1 + 1.96**2 / one.images), abs=1e-3), 1.0)
 
 
-@pytest.fixture
-def every_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All classes are asked, however few images get a verdict."""
-    monkeypatch.setattr(sampling, "PASSES", 10**9)
-
-
-@pytest.mark.usefixtures("every_class")
 def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_other_half(tmp_path: Path) -> None:
     edges = [edit for edit in EDITS if edit.name in ("left", "right")]
     found = vitrail.audit.audit(hanging(), digits(True), count=1, method="occlusion", edits=edges, folder=tmp_path)
@@ -78,7 +80,6 @@ def test_the_patch_that_decides_is_found_in_a_larger_area_and_measured_on_the_ot
     assert not halves[0] & halves[1]
 
 
-@pytest.mark.usefixtures("every_class")
 def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     model = hanging()
     names = model.output.names
@@ -92,7 +93,8 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     assert one.recall == one.elsewhere == 1 > one.without
 
 
-def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another() -> None:
+def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "PASSES", 500)
     model = honest()
     samples = sampling.open_split(model, digits(False), None, None, AS_FOUND).samples
     chosen = sampling.choose_images(model, samples, 3, lambda: float("inf"), FEW)
@@ -106,7 +108,7 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another() -> No
 
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
-    assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 7)
+    assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 2)
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:
@@ -120,9 +122,9 @@ def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit,
     assert json.dumps(same[0]) == json.dumps(same[1])
     assert {file.name: file.read_bytes() for file in folder.glob("*.jsonl")} == lines
     with pytest.raises(UsageError):
-        audited(model, True, folder, count=8)
+        audited(model, True, folder, count=3)
     (folder.parent / "none begun").mkdir()
     copy(folder / "job.json", folder.parent / "none begun")
-    assert audited(model, True, folder.parent / "none begun", count=8).supported.images == 8
+    assert audited(model, True, folder.parent / "none begun", count=1).supported.images == 1
     with pytest.raises(UsageError):
         audited(honest(), True, folder)
