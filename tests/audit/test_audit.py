@@ -11,6 +11,8 @@ import pytest
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from vitrail.audit import EDITS, Audit, sampling
+from vitrail.audit.result import compared
+from vitrail.audit.rules import read_rules
 from vitrail.audit.statistics import LEVEL
 from vitrail.audit.swaps import mean_effect
 from vitrail.data.layout import AS_FOUND
@@ -99,7 +101,10 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
     samples = sampling.open_split(model, digits(False), None, None, AS_FOUND).samples
     chosen = sampling.choose_images(model, samples, 3, lambda: float("inf"), FEW)
     (label,) = chosen.asked
-    assert sum(chosen.asked[label]) == 24
+    assert chosen.asked[label][0] == sampling.FEWER[-1][0]
+    assert len(chosen.left) == 2
+    assert len(chosen.notes) == 1
+    assert all(model.output.name(each) in chosen.notes[0] for each in chosen.left)
     for half, count in zip(chosen.halves, chosen.asked[label], strict=True):
         assert len(half) == count
         assert {trio.label for trio in half} == {label}
@@ -108,7 +113,27 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
 
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
-    assert (audit.named, len(audit.asked), audit.supported.images) == ((), 3, 2)
+    assert (audit.named, len(audit.asked), audit.left, audit.supported.images) == ((), 3, (), 2)
+    assert audit.figures["shortcuts"].interval == (0, 0)
+
+
+def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tuple[Audit, Path]) -> None:
+    audit, _ = found
+    asked = {label: count for label, count in audit.asked.items() if label != str(MARKED)}
+    some = replace(audit, asked=asked, left=(str(MARKED),), shortcuts=())
+    (rule,) = read_rules("shortcuts<=0")
+    assert rule.failure(some.figures)
+    assert not rule.failure(replace(some, left=()).figures)
+    assert f"“{MARKED}”" in some.sentences[2]
+    before, none = json.loads(json.dumps(audit.to_dict())), replace(audit, shortcuts=())
+    notes = [
+        set(compared(now, then).notes) - set(now.notes)
+        for now, then in ((audit, before), (none, before), (audit, none.to_dict()))
+    ]
+    assert [len(each) for each in notes] == [0, 1, 1]
+    assert all(audit.named[0].words in note for each in notes for note in each)
+    (change,) = (each for each in compared(some, before).changes if each.name == "shortcuts")
+    assert not change.clear
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:

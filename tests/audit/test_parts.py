@@ -16,11 +16,21 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
-from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, softened
+from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
 from vitrail.audit.rules import Figure, changes_since, check_rules, check_rules_of_classes, read_audit, read_rules
-from vitrail.audit.sampling import STRANGERS, Trio, draw_trios, halves, kinds_of, pairs_of_copies
+from vitrail.audit.sampling import (
+    FEWER,
+    OF_TEST,
+    STRANGERS,
+    Trio,
+    draw_trios,
+    fitting_classes,
+    halves,
+    kinds_of,
+    pairs_of_copies,
+)
 from vitrail.audit.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
-from vitrail.audit.swaps import Swap
+from vitrail.audit.swaps import Move, Swap
 from vitrail.errors import DataError, UsageError
 
 BY_NAME = {edit.name: edit for edit in EDITS}
@@ -81,10 +91,12 @@ def test_properties_of_the_whole_image_are_exchanged_and_their_rest_stays() -> N
 
 
 def test_a_catalogue_of_ones_own_is_checked() -> None:
-    check_edits([*EDITS, Edit("band", "a band", box(0.4, 0, 0.6, 1))])
-    for wrong in ([], [EDITS[0], EDITS[0]], [Edit("none", "nothing")]):
+    check_edits([*EDITS, Edit("band", "a band", box(0.4, 0, 0.6, 1))], (28, 28))
+    nowhere, everywhere = (Edit("x", "x", area=box(0, 0, side, 1)) for side in (0.01, 1))
+    for wrong in ([], [EDITS[0], EDITS[0]], [Edit("none", "nothing")], [nowhere], [everywhere]):
         with pytest.raises(UsageError):
-            check_edits(wrong)
+            check_edits(wrong, (28, 28))
+    check_edits([nowhere], (224, 224))
 
 
 def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
@@ -107,8 +119,9 @@ def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
     low, high = bootstrap_of_ratios(np.stack([np.ones(60), effects], axis=1))[:, 0]
     inside = t.interval(0.95, 59, effects.mean(), effects.std(ddof=1) / math.sqrt(60))
     assert (low, high) == pytest.approx(inside, abs=0.06)
-    swap = Swap(on=5.0, on_elsewhere=2.0, out=4.0, out_elsewhere=0.5, kept=False, kept_elsewhere=True)
-    assert swap.effect == 6.5
+    swap = Swap(Move(on=5.0, out=4.0, kept=False), Move(on=2.0, out=0.5, kept=True))
+    assert swap.effect == Swap.of(json.loads(json.dumps(swap))).effect == 6.5
+    assert Swap(Move(5.0, 0.0, False), None).effect == 5
 
 
 def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
@@ -120,9 +133,9 @@ def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
 
 def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_mark_has_its_own() -> None:
     trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
-    strong, weak = Swap(4.0, 0.0, 3.0, 0.0, False, True), Swap(0.0, 0.1, 0.0, 0.0, True, True)
+    elsewhere, weak = Move(0.0, 0.0, True), Swap(Move(0.0, 0.0, True), Move(0.1, 0.0, True))
     effects = {"left": 7.5, "top": 7.4, "upper-left": 7.0, "lower-right": 6.0, "bottom": 0.0}
-    swaps = {part: (strong._replace(out=size - 4) if size else weak)._asdict() for part, size in effects.items()}
+    swaps = {part: Swap(Move(4.0, size - 4, False), elsewhere) if size else weak for part, size in effects.items()}
     lines = [{"trio": list(trio), "right": True, "swaps": swaps} for trio in trios]
     for least, expected in ((effects, ["upper-left", "lower-right"]), (("left", "top"), ["left", "top"])):
         proposed = {0: dict.fromkeys(least, 5.0)}
@@ -130,7 +143,34 @@ def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_m
         assert [one.part for one in found if one.named] == expected
         assert sorted(one.part for one in found) == sorted(least)  # what has another name is still told
         if len(expected) < len(least):
-            assert set(found[0].also) == {BY_NAME["left"].words, BY_NAME["top"].words}
+            assert set(found[0].also) == {f"{BY_NAME[part].words} (0 % without it)" for part in ("left", "top")}
+
+
+def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_images_have_no_elsewhere() -> None:
+    trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
+    for share, expected in ((0.6, "upper-left"), (0.4, "rim")):
+        effects = {"rim": 6.0, "upper-left": share * 6.0}
+        swaps = {part: Swap(Move(size, 0.0, False), Move(0.0, 0.0, True)) for part, size in effects.items()}
+        swaps["fine"] = Swap(Move(2.0, 0.0, False), None)
+        lines = [{"trio": list(trio), "right": row < 24, "swaps": swaps} for row, trio in enumerate(trios)]
+        area, whole, other = shortcuts.tested_parts(lines, {0: dict.fromkeys(swaps, 5.0)}, EDITS, str, (224, 224))
+        assert [(one.part, one.named) for one in (area, whole)] == [(expected, True), ("fine", True)]
+        assert not other.named
+        assert other.same_place
+        assert (area.recall, area.without, area.elsewhere, area.share_elsewhere, area.moves) == (0.75, 0, 1, 0, 2)
+        assert (whole.recall, whole.without, whole.elsewhere, whole.share_elsewhere) == (0.75, 0, None, None)
+        assert (len(area.intervals), len(whole.intervals), whole.moves) == (3, 2, 1)
+
+
+def test_where_passes_are_few_all_classes_are_asked_with_fewer_images_before_one_is_left() -> None:
+    counts = [200] * 5
+    assert [fitting_classes(counts, 10**6, EDITS, each) for each in FEWER] == [5, 5, 5]
+    for passes in range(0, 30_000, 500):
+        fitting = [fitting_classes(counts, passes, EDITS, each) for each in FEWER]
+        assert fitting == sorted(fitting)
+        for (first, second), number in zip(FEWER, fitting, strict=True):
+            cost = number * (first * passes_of(EDITS) + second * OF_TEST) + first * passes_of(EDITS)
+            assert number == 0 or cost <= passes
 
 
 def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> None:
@@ -222,6 +262,7 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     assert found.clear
     assert not changes_since({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
     good = {"figures": {"border": now.to_dict()}, "fingerprints": {"data": "x"}, "asked": {"cat": [6, 6]}}
+    good["shortcuts"] = [{"label": "cat", "words": "the rim", "named": True}]
     wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}]
     rows = [3, {}, {"value": "x"}, {**now.to_dict(), "interval": [0.1]}, {**now.to_dict(), "value": None}]
     rows += [
@@ -229,7 +270,7 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
         {**now.to_dict(), "interval": [0.9, 0.1]},
         {**now.to_dict(), "value": math.nan},
     ]
-    wrong += [{**good, "figures": {}}]
+    wrong += [{**good, "figures": {}}, {**good, "shortcuts": [{"label": "cat"}]}, {**good, "shortcuts": None}]
     wrong += [{**good, "figures": {"border": row}} for row in rows] + [{**good, "figures": 3}]
     for number, each in enumerate((good, *wrong)):
         (tmp_path / f"{number}.json").write_text(json.dumps(each))

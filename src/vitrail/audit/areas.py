@@ -32,7 +32,7 @@ from vitrail.nn import evaluating
 
 BORDER, MASK, BACKGROUND = "border", "mask", "background"
 AREAS = {BORDER: "the border", MASK: "the mask", BACKGROUND: "the background"}  # in words
-FEWEST = 10  # images, of which it gives an interval
+LEAST_IMAGES = 10  # of which it gives an interval
 
 
 def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def shares(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     rows = dict[str, dict[str, Any]]()
     for name in AREAS:
         values = np.array([(one["all"], *one[name]) for one in found if name in one])
-        if len(values) < FEWEST or values[:, 0].sum() <= 0:
+        if len(values) < LEAST_IMAGES or values[:, 0].sum() <= 0:
             continue
         total, ends = values.sum(axis=0), bootstrap_of_ratios(values)
         rows[name] = {

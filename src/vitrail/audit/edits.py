@@ -173,8 +173,17 @@ EDITS = (
 )
 
 
-def check_edits(edits: Sequence[Edit]) -> None:
-    """Refuse an empty catalogue, two parts of one name, and one that says neither or both of where and how.
+def passes_of(edits: Sequence[Edit]) -> int:
+    """Passes of the network that trying all takes of one trio: one, and three for each place."""
+    return 1 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
+
+
+def check_edits(edits: Sequence[Edit], size: Size) -> None:
+    """Refuse an empty catalogue, two parts of one name, one that says neither or both of where and how, or is nowhere.
+
+    Args:
+        edits: The catalogue.
+        size: (height, width) of images.
 
     Raises:
         UsageError: Names it.
@@ -189,3 +198,6 @@ def check_edits(edits: Sequence[Edit]) -> None:
             raise UsageError(
                 f"the part '{edit.name}' needs either area or exchange", "Edit(name, words, area=box(...))"
             )
+        if edit.area is not None and not 0 < int(edit.area(*size).sum()) < size[0] * size[1]:
+            problem = f"the part '{edit.name}' is none or all of an image of {size[0]} x {size[1]} pixels"
+            raise UsageError(problem, "Edit(name, words, area=box(0, 0, 0.2, 0.2)), in fractions of the sides")

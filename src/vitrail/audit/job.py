@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from vitrail.arguments import typed
-from vitrail.audit.areas import area_drops, shares
+from vitrail.audit.areas import LEAST_IMAGES, MASK, area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.patches import with_patches
-from vitrail.audit.request import AuditRequest, chosen_images
+from vitrail.audit.request import LOCK, AuditRequest, chosen_images
 from vitrail.audit.result import Audit, ProofPictures, compared
 from vitrail.audit.sampling import ChosenImages, choose_images, open_split, passes_in
 from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
@@ -42,6 +42,7 @@ from vitrail.explain.reporting.job import explain_all
 from vitrail.explain.reporting.plan import ReportOptions, patch_grid, plan_report
 from vitrail.explain.reporting.report import rates
 from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
+from vitrail.io import locked
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model, load
@@ -106,7 +107,7 @@ def audit(
     if model.reads_text or model.output.generates or model.output.choose is None:
         problem = f"an audit is of models that answer images by classes or numbers, not of the task {model.task.name}"
         raise UsageError(problem, f"vitrail evaluate {model.loaded_from or 'RUN'}")
-    check_edits(edits)
+    check_edits(edits, model.preprocessing.size)
     root = None if data_root is None else Path(data_root)
     opened = open_split(model, data, root, split, layout)
     samples, notes = opened.samples, opened.notes
@@ -127,8 +128,9 @@ def audit(
     with TemporaryDirectory() as place:
         where = Path(folder or place)
         make = partial(choose_images, model, samples, count, partial(passes_in, model, samples, max_seconds), edits)
-        chosen = chosen_images(where, made, make, [count, max_seconds])
-        found = run_jobs(made, chosen, where, cluster, progress)
+        with locked(where, where / LOCK):
+            chosen = chosen_images(where, made, make, [count, max_seconds])
+            found = run_jobs(made, chosen, where, cluster, progress)
     found = replace(
         found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes), command=command
     )
@@ -187,15 +189,20 @@ def found_by(
     """
     model, samples, name = asked.model, asked.samples, asked.model.output.name
     drops = [line["areas"] for line in lines if line.get("areas")]
-    unread = [short_paths(f"{line['file']}: {line['problem']}", 1) for line in lines if "problem" in line]
-    notes = [*chosen.notes, *masks_note(asked, drops)]
+    broken = [(line["file"], line["problem"]) for line in lines if "problem" in line]
+    unread = [short_paths(why if why.startswith(file) else f"{file}: {why}", 1) for file, why in broken]
+    notes = [*chosen.notes, *areas_notes(asked, drops)]
     notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
+    if chosen.asked and (measured := [edit.words for edit in asked.edits if edit.expected]):
+        parts = ", ".join(measured)
+        notes.append(f"Measured and never named, since the thing itself may well be there: {parts}.")
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(
         model=short_paths(model.loaded_from) or "a model in memory",
         data="",
         split=ALL,
         images=len(samples),
+        drawn=len(chosen.explained),
         verdicts=verdict_rates(lines, samples, chosen.explained),
         areas=shares(drops),
         shortcuts=tuple(shortcuts),
@@ -203,8 +210,9 @@ def found_by(
             name(label): {edit.name: mean_effect(own, edit.name) for edit in asked.edits}
             for label, own in lines_by_class(tried).items()
         },
-        catalogue=tuple(edit.words for edit in asked.edits),
+        catalogue=tuple(edit.words for edit in asked.edits) if chosen.asked else (),
         asked={name(label): counts for label, counts in chosen.asked.items()},
+        left=tuple(map(name, chosen.left)),
         notes=tuple(notes),
         names={row: samples.name(row) for one in shortcuts for proof in one.proofs for row in (proof.own, proof.other)},
         made=MadeView(now, {"vitrail": version("vitrail"), "torch": torch.__version__}, weights),
@@ -251,12 +259,16 @@ def true_word(line: Mapping[str, Any]) -> tuple[str, str] | None:
     return (str(line[key]), truth) if isinstance(truth, str) else None
 
 
-def masks_note(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many images have a mask, where not all have."""
-    count = sum("mask" in each for each in drops)
-    if asked.masks is None or count == len(drops):
-        return []
-    return [f"{count} of {counted(len(drops), 'image')} with evidence have a mask; the others say nothing of it."]
+def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the evidence could not be measured, and why; and how many images have a mask, where not all have."""
+    count, images, notes = sum(MASK in each for each in drops), counted(len(drops), "image"), list[str]()
+    if len(drops) < LEAST_IMAGES:
+        notes.append(f"Where the evidence is was not measured: {images} with evidence, and {LEAST_IMAGES} are needed.")
+    elif asked.masks is not None and count < LEAST_IMAGES:
+        notes.append(f"What lies in the masks was not measured: {count} of {images} with evidence have one.")
+    elif asked.masks is not None and count < len(drops):
+        notes.append(f"{count} of {images} with evidence have a mask; the others say nothing of it.")
+    return notes
 
 
 def pictures_of(one: Shortcut, asked: AuditRequest) -> ProofPictures:

@@ -15,6 +15,8 @@ from vitrail.io import other_out, read_json, to_json, write_file
 from vitrail.jobs.precision import identity_of
 from vitrail.model import Model
 
+LOCK = "lock"  # of the folder
+
 
 class AuditRequest(NamedTuple):
     """What is audited, on what, and how; and what stored maps are known by."""
@@ -53,7 +55,7 @@ def chosen_images(
     file, job = folder / "job.json", json.loads(to_json(job))
     before = read_json(file, f"another folder; or rm -r {folder}") if file.is_file() else None
     if before is None or before["job"] != job:
-        if folder.is_dir() and {each.name for each in folder.iterdir()} - {file.name}:
+        if folder.is_dir() and {each.name for each in folder.iterdir()} - {file.name, LOCK}:
             problem = f"{folder}, the folder for the parts of the audit, exists"
             if before is not None:
                 differing = [name for name in job if before["job"].get(name) != job[name]]
@@ -65,4 +67,4 @@ def chosen_images(
     chosen = before["chosen"]
     halves = tuple([trio_of(trio) for trio in half] for half in chosen["halves"])
     asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
-    return ChosenImages(chosen["explained"], halves, asked_of, tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
+    return ChosenImages(chosen["explained"], halves, asked_of, tuple(chosen["left"]), tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]

@@ -13,7 +13,7 @@ from vitrail.audit.rules import NAMES, Change, Figure, changes_since
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.audit.statistics import least_share
 from vitrail.data.columns import ALL
-from vitrail.errors import counted
+from vitrail.errors import counted, some_of
 from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
 from vitrail.pages.render import audit_page
@@ -44,12 +44,14 @@ class Audit:
         data: What was audited.
         split: Which split of it; `all` of data that is not divided.
         images: Of how many images.
+        drawn: How many of them were to be explained and tested.
         verdicts: Rates of verdicts: of all, and by `class`, `group`, and for right and wrong predictions.
         areas: Where the evidence is, see `vitrail.audit.areas.shares`.
         shortcuts: What was tested, the named ones first.
         parts: Of each class that was asked the mean effect of every part on the first half, in nats.
         catalogue: The parts that were tried, in words.
         asked: How many images of each class stood in each half.
+        left: Which classes were not searched for shortcuts.
         notes: What was not asked, and why, in sentences.
         names: Of the images by their rows.
         made: When and with what.
@@ -64,12 +66,14 @@ class Audit:
     data: str
     split: str
     images: int
+    drawn: int
     verdicts: Mapping[str, tuple[Rates, ...]]
     areas: Mapping[str, Mapping[str, Any]]
     shortcuts: tuple[Shortcut, ...]
     parts: Mapping[str, Mapping[str, float]]
     catalogue: tuple[str, ...]
     asked: Mapping[str, tuple[int, int]]
+    left: tuple[str, ...]
     notes: tuple[str, ...]
     names: Mapping[int, str]
     made: MadeView
@@ -93,8 +97,8 @@ class Audit:
     def figures(self) -> dict[str, Figure]:
         """What a rule can ask for, by name: verdicts, areas, each class's own, and the number of shortcuts."""
         every, named, found = self.supported, len(self.named), dict[str, Figure]()
-        if self.asked:  # else a rule must not hold because nobody looked
-            found["shortcuts"] = Figure(named, (named, named), len(self.asked))
+        if self.asked:  # else a rule must not hold because nobody looked; nor of a class where nobody did
+            found["shortcuts"] = Figure(named, (named, named + len(self.left)), len(self.asked))
         for name in (each for each in ORDER if each in NAMES or each in every.counts):
             count, images = every.counts.get(name, 0), every.images
             found[name] = Figure(count / max(1, images), wilson_interval(count, images), images)
@@ -119,16 +123,20 @@ class Audit:
         """What was asked, what holds, and what does not, for a person who has to decide."""
         every = self.supported
         how = "class by class" if self.asked or "class" in self.verdicts else "at random"
-        classes = counted(len(self.asked), "class", "classes")
-        of = "" if self.split == ALL else f"the {self.split} split of "
-        of = f"{counted(self.images, 'image')} of {of}{self.data}"
-        were = ["was" if count == 1 else "were" for count in (every.images, len(self.asked))]
-        asked = f"{every.images:,} of {of}, drawn {how}, {were[0]}"
+        split = "" if self.split == ALL else f"the {self.split} split of "
+        of = f"{counted(self.images, 'image')} of {split}{self.data}"
         if every.images == self.images > 1:
             asked = f"All {of} were"
+        elif self.drawn == self.images:
+            asked = f"{every.images:,} of {of} could be"
+        else:
+            asked = f"{every.images:,} of {of}, drawn {how}, {'was' if every.images == 1 else 'were'}"
         asked += " explained and tested"
         if self.asked:
-            asked += f", and {classes} {were[1]} searched for parts of the image that decide by themselves"
+            classes = counted(len(self.asked) + len(self.left), "class", "classes")
+            count = f"{len(self.asked)} of {classes}" if self.left else classes
+            searched = f"{count} {'was' if len(self.asked) == 1 else 'were'} searched"
+            asked += f", and {searched} for parts of the image that decide by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
         if border := self.areas.get("border"):
             holds += (
@@ -143,11 +151,14 @@ class Audit:
             one = self.named[0]
             fails = (
                 f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its {one.images} images "
-                f"are recognised as they are, {percent(one.without, 0)} when it comes from an image of another class "
-                f"({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
+                f"are recognised as they are, {percent(one.without, 0)} when it comes from an image of another class"
             )
+            if one.elsewhere is not None:
+                fails += f" ({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
             if len(self.named) > 1:
                 fails += f"; {counted(len(self.named) - 1, 'more shortcut')} below"
+        if self.asked and self.left:
+            fails += f"; not searched: {some_of([f'“{each}”' for each in self.left], 3)}"
         return f"{asked}.", f"{holds}.", f"{fails}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,15 +168,17 @@ class Audit:
             "data": self.data,
             "split": self.split,
             "images": self.images,
+            "drawn": self.drawn,
             "sentences": list(self.sentences),
             "verdicts": {
-                key: [each.to_dict() | {"name": each.name} for each in own] for key, own in self.verdicts.items()
+                key: [{"name": each.name, **each.numbers()} for each in own] for key, own in self.verdicts.items()
             },
             "areas": {name: dict(row) for name, row in self.areas.items()},
             "shortcuts": [one.to_dict(self.names.__getitem__) for one in self.shortcuts],
             "parts": {label: dict(own) for label, own in self.parts.items()},
             "catalogue": list(self.catalogue),
             "asked": {label: list(count) for label, count in self.asked.items()},
+            "left": list(self.left),
             "figures": {name: each.to_dict() for name, each in self.figures.items()},
             "changes": [each.to_dict() for each in self.changes],
             "notes": list(self.notes),
@@ -202,6 +215,12 @@ def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
     for name, own in found.options.items():
         if own != (theirs := earlier.get("options", {}).get(name, "not said")):
             notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
-    if not {*found.asked} & {*earlier["asked"]} and found.asked:
+    both = {*found.asked} & {*earlier["asked"]}
+    if not both and found.asked:
         notes.append("No class was searched for shortcuts in both audits.")
+    now = {(one.label, one.words) for one in found.named}
+    then = {(row["label"], row["words"]) for row in earlier["shortcuts"] if row["named"]}
+    for some, what in ((now - then, "New since"), (then - now, "No longer found, but in")):
+        if named := sorted(f"“{label}”: {words}" for label, words in some if label in both):
+            notes.append(f"{what} the earlier audit: {', '.join(named)}.")
     return replace(found, notes=tuple(notes), changes=tuple(changes_since(found.figures, earlier["figures"])))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.io import read_json
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -22,12 +22,16 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 RULE = re.compile(r"\s*(.+?)\s*(>=|<=|>|<)\s*([0-9.]+)\s*(%?)\s*")
 EXAMPLE = "supported>=0.7,border<0.1"
-SUPPORTED = "supported"
-NAMES = (SUPPORTED, "weak", "no better than random", "cannot tell", "border", "mask", "background", "shortcuts")
+SUPPORTED, SHORTCUTS = "supported", "shortcuts"
+NAMES = (SUPPORTED, "weak", "no better than random", "cannot tell", "border", "mask", "background", SHORTCUTS)
 
 
 class Figure(NamedTuple):
-    """A figure of an audit: its value, its 95 % interval, and of how many images (of shortcuts: classes)."""
+    """A figure of an audit: its value, its 95 % interval, and of how many images.
+
+    Of shortcuts it is their number in so many classes, and the interval ends where every class that was not searched
+    would have one.
+    """
 
     value: float
     interval: tuple[float, float]
@@ -67,7 +71,11 @@ class Rule(NamedTuple):
         if COMPARE[self.sign](worse, self.limit):
             return ""
         low, high = found.interval
-        return f"{said}: {self.name} is {found.value:.3g}, and its 95 % interval {low:.3g} to {high:.3g}"
+        words = f", and its 95 % interval {low:.3g} to {high:.3g}"
+        if self.name == SHORTCUTS:
+            words = f" in {counted(found.images, 'class', 'classes')}"
+            words += f", and {high - low:g} more were not searched" * (high > low)
+        return f"{said}: {self.name} is {found.value:.3g}{words}"
 
 
 class Change(NamedTuple):
@@ -122,6 +130,8 @@ def read_audit(file: Path) -> dict[str, Any]:
         for row in found["figures"].values() or [{}]:
             Figure.of(row)
         dict(found["fingerprints"], **found["asked"])
+        for row in found["shortcuts"]:
+            str(row["label"] + row["words"]), bool(row["named"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DataError(f"{file} is not the JSON of an audit: it has no figures", hint) from None
     return found
@@ -160,7 +170,7 @@ def check_rules_of_classes(rules: Sequence[Rule], classes: Sequence[str]) -> Non
 
 
 def check_rules(rules: Sequence[Rule], masks: bool = True) -> None:
-    """Refuse a rule of a figure that no audit has, or not one without masks, before anything is computed.
+    """Refuse a rule of a figure that no audit has, or not one without masks, or of a share that none can be.
 
     Raises:
         UsageError: Names those that there are.
@@ -168,6 +178,9 @@ def check_rules(rules: Sequence[Rule], masks: bool = True) -> None:
     for rule in rules:
         if rule.name not in NAMES and not rule.name.startswith(f"{SUPPORTED}:"):
             problem = f"no audit has a figure '{rule.name}'; there are {', '.join(NAMES)}, {SUPPORTED}:CLASS"
+            raise UsageError(problem, Hint({"fail_under": EXAMPLE}))
+        if rule.name != SHORTCUTS and not rule.limit <= 1:
+            problem = f"the rule '{rule.name}{rule.sign}{rule.limit:g}' asks for a share above 1, which is all of them"
             raise UsageError(problem, Hint({"fail_under": EXAMPLE}))
         if rule.name in ("mask", "background") and not masks:
             raise UsageError(

@@ -2,7 +2,8 @@
 
 Verdicts are drawn class by class in turn, so that a rare class is asked as often as a frequent one. For shortcuts the
 images of each class are halved by their group; of a group, and of near copies, one image is asked, so that each is a
-witness of its own. Where the passes do not reach, classes with fewer images are left out, and that is said.
+witness of its own. Where the passes do not reach, fewer images of each class are asked; where that is not enough,
+classes with fewer images are left out, and which is said.
 """
 
 import hashlib
@@ -20,23 +21,25 @@ from jaxtyping import Int8, Int64
 from PIL import Image
 from torch.nn.functional import one_hot
 
-from vitrail.audit.edits import Edit
+from vitrail.audit.edits import Edit, passes_of
 from vitrail.check.copies import chains_of, near_pairs
 from vitrail.data.columns import TEST, VALIDATION, Samples
 from vitrail.data.dataset import Split, choose_split
 from vitrail.data.layout import Layout
 from vitrail.data.pictures import are_told_apart, grey_thumbnail, picture_hashes
 from vitrail.data.sources import Data, name_passed, read_images
-from vitrail.errors import DataError, counted
+from vitrail.errors import DataError, some_of
 from vitrail.model import Model
 from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
 
 FIRST, SECOND = 16, 64  # images of a class in each half, at most
+FEWER = ((FIRST, SECOND), (12, 40), (8, 20))  # where the passes do not reach for all classes with so many
 FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
 STRANGERS = 30  # images, of which it is known how much alike strangers look
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
 OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
+TOGETHER = 16  # images of a pass that is timed
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
 NO_CLASSES = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
 NO_LABELS = "These images have no labels, so there are rates of predictions only, and no class was tried for shortcuts."
@@ -66,12 +69,14 @@ class ChosenImages:
         explained: Rows with a verdict.
         halves: The trios of the first half and of the second.
         asked: How many images of each class, by its output, stand in each half.
+        left: Which classes are not searched for shortcuts.
         notes: What was left aside, in sentences.
     """
 
     explained: list[int]
     halves: tuple[list[Trio], list[Trio]]
     asked: dict[int, tuple[int, int]]
+    left: tuple[int, ...]
     notes: tuple[str, ...]
 
 
@@ -108,16 +113,15 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
 
 
 def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
-    """How many forward passes fit into so much time, by some of one image; without a limit there is none."""
+    """How many forward passes fit into so much time, by one of several images; without a limit there is none."""
     if seconds is None:
         return float("inf")
-    images = model.tensor([next(_opened(samples, range(len(samples))))[1]])
+    images = model.tensor([next(_opened(samples, range(len(samples))))[1]] * TOGETHER)
     with evaluating(model.network), torch.no_grad():
         model.network(images)
         begin = time.perf_counter()
-        for _ in range(3):
-            model.network(images)
-    return seconds * SLACK * 3 / (time.perf_counter() - begin)
+        model.network(images)
+    return seconds * SLACK * TOGETHER / (time.perf_counter() - begin)
 
 
 def choose_images(
@@ -139,19 +143,23 @@ def choose_images(
     count_of = Counter(kind for own in kinds for kind in own)
     if len(count_of) < 2:
         notes = (NO_CLASSES,) * (model.task.column in samples.columns)  # without labels it is said already
-        return ChosenImages(explained, ([], []), {}, notes)
+        return ChosenImages(explained, ([], []), {}, (), notes)
     classes = sorted((kind for kind in count_of if kind < model.output.outputs), key=lambda one: (-count_of[one], one))
     left = min(passes, PASSES * count) - OF_VERDICT * count
-    fitting = fitting_classes([count_of[label] for label in classes], left, edits)
+    counts = [count_of[label] for label in classes]
+    plans = [(most, fitting_classes(counts, left, edits, most)) for most in FEWER]
+    most, fitting = next((plan for plan in plans if plan[1] == len(classes)), plans[-1])
     some = classes[: max(2, fitting)]  # each is asked beside another
-    first, second = _witnesses(samples, kinds, order, [*some, model.output.outputs])
+    first, second = _witnesses(samples, kinds, order, [*some, model.output.outputs], most)
     asked = dict[int, tuple[int, int]]()
     for label in classes[:fitting]:
         own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
         if min(own) >= FEWEST and min(rest) >= 2:
-            asked[label] = min(own[0], FIRST), min(own[1], SECOND)
-    trios = draw_trios(known, first, asked, FIRST, 1), draw_trios(known, second, asked, SECOND, 2)
-    return ChosenImages(explained, trios, asked, _left_aside(len(classes), fitting, len(asked)))
+            asked[label] = min(own[0], most[0]), min(own[1], most[1])
+    trios = draw_trios(known, first, asked, most[0], 1), draw_trios(known, second, asked, most[1], 2)
+    few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
+    notes = _left_aside([*map(model.output.name, few)], [*map(model.output.name, late)])
+    return ChosenImages(explained, trios, asked, (*few, *late), notes)
 
 
 def in_turn(kinds: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
@@ -169,27 +177,27 @@ def in_turn(kinds: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
     return sorted(order, key=turn.__getitem__)
 
 
-def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[Edit]) -> int:
+def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[Edit], most: tuple[int, int]) -> int:
     """How many classes can be searched for shortcuts, those with the most images first.
 
     Args:
         counts: Of the images of each class, in falling order.
         passes: Of the network that there may be.
         edits: Which are tried, all on the first half.
+        most: Images of a class in each half, at most.
     """
-    tried = 2 + sum(3 * (1 + (edit.area is not None)) for edit in edits)
-    passes -= min(FIRST, counts[0] // 2) * tried  # which the patches of a named area may take
-    costs = np.cumsum([min(FIRST, count // 2) * tried + min(SECOND, count // 2) * OF_TEST for count in counts])
+    halved, tried = [count // 2 for count in counts], passes_of(edits)
+    passes -= min(most[0], halved[0]) * tried  # which the patches of a named area may take
+    costs = np.cumsum([min(most[0], half) * tried + min(most[1], half) * OF_TEST for half in halved])
     return int((costs <= passes).sum())
 
 
-def _left_aside(classes: int, fitting: int, asked: int) -> tuple[str, ...]:
-    """For how many classes no part of the image was tried, and why."""
-    few, late = fitting - asked, classes - fitting
-    whys = [f"of {few} a half has fewer than {FEWEST} images, without copies and groups"] * bool(few)
-    whys += [f"{late} did not fit into the time or the passes (--count, --max-time)"] * bool(late)
-    some = f"{asked} of {counted(classes, 'class', 'classes')}"
-    return (f"Parts of the image were tried for {some}: {', '.join(whys)}.",) if whys else ()
+def _left_aside(few: Sequence[str], late: Sequence[str]) -> tuple[str, ...]:
+    """Of which classes no part of the image was tried, and why."""
+    why = f"of them there are fewer than {FEWEST} images in a half, where copies and images of one group count once"
+    notes = [f"No part of the image was tried for {some_of(few)}: {why}."] * bool(few)
+    why = "they did not fit into the time or the passes (--count, --max-time)"
+    return (*notes, *[f"No part of the image was tried for {some_of(late)}: {why}."] * bool(late))
 
 
 def kinds_of(known: Int8[np.ndarray, "n v"]) -> list[list[int]]:
@@ -199,14 +207,18 @@ def kinds_of(known: Int8[np.ndarray, "n v"]) -> list[list[int]]:
 
 
 def _witnesses(
-    samples: Samples, kinds: Sequence[Sequence[int]], order: Sequence[int], classes: Sequence[int]
+    samples: Samples,
+    kinds: Sequence[Sequence[int]],
+    order: Sequence[int],
+    classes: Sequence[int],
+    most: tuple[int, int],
 ) -> tuple[list[int], list[int]]:
     """Rows of each half, some of each class: of a group, and of near copies, one image; none that cannot be read."""
     units, taken, side = list(samples.units()), set[str](), halves(samples.units())
     rows, counts, wanted = list[int](), Counter[tuple[int, int]](), {*classes}
     for row in order:
         places = [(kind, side[units[row]]) for kind in kinds[row] if kind in wanted]
-        if units[row] not in taken and any(counts[place] < (FIRST, SECOND)[place[1]] for place in places):
+        if units[row] not in taken and any(counts[place] < most[place[1]] for place in places):
             counts.update(places)
             taken.add(units[row])
             rows.append(row)

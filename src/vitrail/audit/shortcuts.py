@@ -62,18 +62,18 @@ class Shortcut(ShortRepr):
         adjusted: The same by Holm's method.
         images: On so many.
         share: Of the images that are taken for their class, so many are not without the part.
-        share_elsewhere: And so many not without an area elsewhere.
+        share_elsewhere: And so many not without an area elsewhere; None of a property of the whole image.
         recall: Of the class on these images, as they are.
         without: Without the part.
-        elsewhere: Without an area elsewhere.
+        elsewhere: Without an area elsewhere; None of a property of the whole image.
         named: Whether it is a shortcut.
-        also: Other names of the same place that were named as well.
+        also: Other names of the same place that were named as well, with the recall without them.
         against: Classes from which the same place takes away, as far as these trios show.
         proofs: Images that show it, the strongest first.
         patch: In words the patch of it that does most alone, by the first half; empty where it has no two patches.
         patch_effect: The mean effect of that patch on the second half, in nats.
         interval: 95 % of the effect, by drawing images again.
-        intervals: 95 % (Wilson) of `recall`, `without` and `elsewhere`, in this order.
+        intervals: 95 % (Wilson) of `recall`, `without` and, where there is one, `elsewhere`, in this order.
     """
 
     label: str
@@ -85,10 +85,10 @@ class Shortcut(ShortRepr):
     adjusted: float
     images: int
     share: float
-    share_elsewhere: float
+    share_elsewhere: float | None
     recall: float
     without: float
-    elsewhere: float
+    elsewhere: float | None
     named: bool
     also: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def tested_parts(
             label,
             part,
             first,
-            tuple((trio_of(line["trio"]), Swap(**line["swaps"][part]), line["right"]) for line in own[label]),
+            tuple((trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"]) for line in own[label]),
         )
         for label, parts in proposed.items()
         for part, first in parts.items()
@@ -194,10 +194,14 @@ class Tested(NamedTuple):
     def described(self, name: Callable[[int], str], edits: Mapping[str, Edit], adjusted: float) -> Shortcut:
         """As it is reported; named if it is significant over all tests, and large enough."""
         effects, right = self.effects, [before for *_, before in self.rows]
-        kept, elsewhere = zip(*((swap.kept, swap.kept_elsewhere) for _, swap, _ in self.rows), strict=True)
+        kept = [[swap.here.kept for _, swap, _ in self.rows]]
+        if edits[self.part].area is not None:
+            kept.append([swap.elsewhere is not None and swap.elsewhere.kept for _, swap, _ in self.rows])
         order = np.argsort(effects)[::-1][:SHOWN].tolist()
         effect, count = float(np.mean(effects)), max(1, sum(right))
         ends = bootstrap_of_ratios(np.array([(1.0, each) for each in effects]))[:, 0].tolist()
+        shares = [sum(a and not b for a, b in zip(right, each, strict=True)) / count for each in kept]
+        recalls = [float(np.mean(each)) for each in (right, *kept)]
         return Shortcut(
             label=name(self.label),
             part=self.part,
@@ -207,17 +211,18 @@ class Tested(NamedTuple):
             p=self.p,
             adjusted=adjusted,
             images=len(effects),
-            share=sum(a and not b for a, b in zip(right, kept, strict=True)) / count,
-            share_elsewhere=sum(a and not b for a, b in zip(right, elsewhere, strict=True)) / count,
-            recall=float(np.mean(right)),
-            without=float(np.mean(kept)),
-            elsewhere=float(np.mean(elsewhere)),
+            share=shares[0],
+            share_elsewhere=shares[1] if len(shares) > 1 else None,
+            recall=recalls[0],
+            without=recalls[1],
+            elsewhere=recalls[2] if len(recalls) > 2 else None,
             named=adjusted <= LEVEL and effect >= LEAST,
-            moves=1 + (edits[self.part].area is not None),
+            moves=len(kept),
             interval=(ends[0], ends[1]),
-            intervals=tuple(wilson_interval(sum(each), len(each)) for each in (right, kept, elsewhere)),
+            intervals=tuple(wilson_interval(sum(each), len(each)) for each in (right, *kept)),
             proofs=tuple(
-                Proof(trio.own, trio.other, swap.on, swap.out) for trio, swap, _ in (self.rows[at] for at in order)
+                Proof(trio.own, trio.other, swap.here.on, swap.here.out)
+                for trio, swap, _ in (self.rows[at] for at in order)
             ),
         )
 
@@ -262,6 +267,11 @@ def _one_name_a_place(
         best = min(near, key=lambda one: int(area(one).sum()))
         alike += [one for one, _ in left if one.label == best.label and overlap(one, best)]  # as the edges of a corner
         left = [pair for pair in left if pair[0] not in alike]
-        named.append(replace(best, also=tuple(one.words for one in alike if one is not best)))
+        named.append(replace(best, also=tuple(_with_recall(one) for one in alike if one is not best)))
         owners.append((best, test.label))
     return named
+
+
+def _with_recall(one: Shortcut) -> str:
+    """Another name of a place, and how many images are recognised without it."""
+    return f"{one.words} ({percent(one.without, 0)} without it)"

@@ -38,29 +38,37 @@ TRIOS = 8  # of a range
 SwapJob = Callable[[AuditRequest, Path, Sequence[Trio], Mapping[int, Iterable[str]]], list[dict[str, Any]]]
 
 
-class Swap(NamedTuple):
-    """What moving one part did to one trio, in nats; `kept` is whether the image is still taken for its class.
+class Move(NamedTuple):
+    """What moving a part, or an area elsewhere, did to the images of a trio, in nats.
 
     Attributes:
-        on: What the part adds to the other image.
-        on_elsewhere: The same of an area elsewhere; 0 of a property of the whole image.
-        out: What the image loses without the part.
-        out_elsewhere: The same elsewhere.
-        kept: Whether the class is still predicted without the part.
-        kept_elsewhere: Without an area elsewhere.
+        on: What it adds to the other image.
+        out: What the image loses without it; 0 of a property of the whole image.
+        kept: Whether the class is still predicted without it.
     """
 
     on: float
-    on_elsewhere: float
     out: float
-    out_elsewhere: float
     kept: bool
-    kept_elsewhere: bool
+
+
+class Swap(NamedTuple):
+    """What moving one part did to one trio, and what moving an area of its shape elsewhere did, where it has one."""
+
+    here: Move
+    elsewhere: Move | None
+
+    @staticmethod
+    def of(row: Sequence[Any]) -> "Swap":
+        """One that was written as JSON."""
+        here, elsewhere = row
+        return Swap(Move(*here), None if elsewhere is None else Move(*elsewhere))
 
     @property
     def effect(self) -> float:
         """By how much moving the part moves the odds, beyond an area of its shape elsewhere."""
-        return self.on - self.on_elsewhere + self.out - self.out_elsewhere
+        found = self.here.on + self.here.out
+        return found if self.elsewhere is None else found - self.elsewhere.on - self.elsewhere.out
 
 
 # ---- the job
@@ -133,7 +141,7 @@ def swap_lines(
             opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
             wanted = [by_name[name] for name in names[number]]
             right, swaps = swap_parts(model, opened, trios[number].label, wanted, number)
-            found = {edit.name: swap._asdict() for edit, swap in zip(wanted, swaps, strict=True)}
+            found = {edit.name: swap for edit, swap in zip(wanted, swaps, strict=True)}
             lines.append({"trio": list(trios[number]), "right": right, "swaps": found})
         yield lines
 
@@ -151,27 +159,20 @@ def swap_parts(
         seed: Of the places elsewhere.
     """
     own, other, third = model.tensor(list(opened)).split(1)
-    patch, made = patch_of(model), [own, other]
-    generator = torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
-    for edit in edits:
-        for moved in moves_of(edit, own, patch, generator):
-            made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
+    patch, generator = patch_of(model), torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
+    moves = [(edit, moved) for edit in edits for moved in moves_of(edit, own, patch, generator)]
+    made = [own]
+    for edit, moved in moves:
+        made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
     images = torch.cat(made)
     with evaluating(model.network):
         outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
-    odds = log_odds(model, outputs, label).tolist()
-    right = says_class(model, outputs, label)
-    swaps, at = list[Swap](), 2
-    for edit in edits:
-        here = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
-        at, there = at + 3, (0.0, 0.0, right[0])
-        if edit.area is not None:
-            there = odds[at] - odds[at + 1], odds[0] - odds[at + 2], right[at + 2]
-            at += 3
-        else:
-            here = here[0], 0.0, here[2]
-        swaps.append(Swap(here[0], there[0], here[1], there[1], here[2], there[2]))
-    return right[0], swaps
+    (before, *odds), (right, *kept) = log_odds(model, outputs, label).tolist(), says_class(model, outputs, label)
+    found = {edit.name: list[Move]() for edit in edits}
+    for (edit, _), at in zip(moves, range(0, len(odds), 3), strict=True):
+        out = 0.0 if edit.area is None else before - odds[at + 2]
+        found[edit.name].append(Move(odds[at] - odds[at + 1], out, kept[at + 2]))
+    return right, [Swap(here, *(rest or [None])) for here, *rest in found.values()]
 
 
 def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:
@@ -213,4 +214,4 @@ def lines_by_class(lines: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping
 
 def mean_effect(lines: Sequence[Mapping[str, Any]], part: str) -> float:
     """The mean effect of a part, in nats."""
-    return float(np.mean([Swap(**line["swaps"][part]).effect for line in lines]))
+    return float(np.mean([Swap.of(line["swaps"][part]).effect for line in lines]))

@@ -10,7 +10,7 @@ from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
 from vitrail.data.layout import Layout
 from vitrail.data.sources import check_outside
-from vitrail.errors import RunError
+from vitrail.errors import RunError, counted
 from vitrail.explain.methods import DEFAULT
 from vitrail.io import audit_place, check_writable
 from vitrail.jobs.parts import job_entry
@@ -73,7 +73,9 @@ def run(options: AuditOptions, command: str) -> int:
     for note in found.notes:
         warn(note)
     if failed := [why for why in (rule.failure(found.figures) for rule in rules) if why]:
-        raise RunError(f"{len(failed)} of {len(rules)} rules do not hold: {'; '.join(failed)}", f"look at {saved}")
+        do = "does" if len(failed) == 1 else "do"
+        problem = f"{len(failed)} of {counted(len(rules), 'rule')} {do} not hold: {'; '.join(failed)}"
+        raise RunError(problem, f"look at {saved}")
     return 0
 
 
@@ -88,7 +90,7 @@ def _print_audit(found: Audit) -> None:
                 one.label,
                 one.words,
                 f"{one.effect:+.1f}",
-                *(percent(part, 0) for part in (one.recall, one.without, one.elsewhere)),
+                *("-" if part is None else percent(part, 0) for part in (one.recall, one.without, one.elsewhere)),
             )
             for one in named
         ]

@@ -410,12 +410,20 @@ class Rates:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        own, *classes = (
-            {"supported": each.supported, "images": each.images, "interval": list(each.interval), "counts": each.counts}
-            for each in (self, *self.classes)
-        )
-        names = (each.name for each in self.classes)
-        return {"method": self.name, **own, "per_class": dict(zip(names, classes, strict=True))}
+        return {
+            "method": self.name,
+            **self.numbers(),
+            "per_class": {each.name: each.numbers() for each in self.classes},
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        """The numbers alone, without names and classes."""
+        return {
+            "supported": self.supported,
+            "images": self.images,
+            "interval": list(self.interval),
+            "counts": self.counts,
+        }
 
 
 @dataclass(frozen=True)
