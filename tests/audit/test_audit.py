@@ -99,7 +99,7 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
     monkeypatch.setattr(sampling, "PASSES", 500)
     model = honest()
     samples = sampling.open_split(model, digits(False), None, None, AS_FOUND).samples
-    chosen = sampling.choose_images(model, samples, 3, lambda: float("inf"), FEW)
+    chosen = sampling.choose_searched(model, samples, 3, float("inf"), FEW)
     (label,) = chosen.asked
     assert chosen.asked[label][0] == sampling.FEWER[-1][0]
     assert len(chosen.left) == 2

@@ -7,10 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from tests.audit.marked import digits, hanging
 from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
+from vitrail.audit import EDITS, audit, sampling
 from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.report import Report
 from vitrail.pages import ImageView, explanation_page, run_page
@@ -202,6 +204,29 @@ def test_an_image_is_printed_on_two_sides_and_the_button_prints(browser, tmp_pat
     assert browser.ask("window.printed")
     printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 2
+
+
+def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "PASSES", 10**9)
+    edits = [edit for edit in EDITS if edit.name in ("upper-left", "lower-right")]
+    found = audit(hanging(), digits(True), count=1, method="occlusion", edits=edits)
+    (shortcut,) = found.named
+    assert len(shortcut.proofs) == 10
+    rates = tuple(dataclasses.replace(found.supported, name=f"a class {number}") for number in range(5))
+    border = {"images": 58, "share": 0.5, "interval": (0.4, 0.6), "moved": 0.4, "moved_interval": (0.3, 0.5)}
+    found = dataclasses.replace(
+        found,
+        verdicts={"all": rates[:1], "prediction": rates[:2], "class": rates},
+        areas={"border": border},
+        command="vitrail audit runs/planted ./photos --fail-under 'supported>=0.7,shortcuts<=0' --out audit.html",
+        shortcuts=(
+            dataclasses.replace(shortcut, also=("the rim (19 % without it)", "the left edge (5 % without it)")),
+        ),
+    )
+    (tmp_path / "audit.html").write_text(found.page(), encoding="utf-8")
+    browser.open(tmp_path / "audit.html")
+    printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
 
 
 def test_charts_tell_values(browser, pages):

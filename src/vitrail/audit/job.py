@@ -12,6 +12,7 @@ half (`second.jsonl`); and single patches of what was named, on both (`first-pat
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -28,9 +29,9 @@ from vitrail.arguments import typed
 from vitrail.audit.areas import LEAST_IMAGES, MASK, area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.patches import with_patches
-from vitrail.audit.request import LOCK, AuditRequest, chosen_images
+from vitrail.audit.request import LOCK, AuditRequest, explained_images, searched_images
 from vitrail.audit.result import Audit, ProofPictures, compared
-from vitrail.audit.sampling import ChosenImages, choose_images, open_split, passes_in
+from vitrail.audit.sampling import SearchedImages, choose_explained, choose_searched, open_split, passes_in
 from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
@@ -51,6 +52,7 @@ from vitrail.pages.views import MadeView, Rates
 from vitrail.text import short_paths
 
 COUNT = 100  # images with a verdict, unless more are asked for
+NEVER = " (measured, never named)"  # behind a part that may well hold the thing itself
 OUTLINE = 56  # cells across an image, of the line around a part
 
 
@@ -125,12 +127,21 @@ def audit(
     made = AuditRequest(
         model, samples, wanted, edits, None if masks is None else Path(masks).absolute(), maps_entry(stored)
     )
+    begin = time.perf_counter()
+
+    def passes() -> float:
+        return passes_in(model, samples, None if max_seconds is None else begin + max_seconds - time.perf_counter())
+
     with TemporaryDirectory() as place:
         where = Path(folder or place)
-        make = partial(choose_images, model, samples, count, partial(passes_in, model, samples, max_seconds), edits)
         with locked(where, where / LOCK):
-            chosen = chosen_images(where, made, make, [count, max_seconds])
-            found = run_jobs(made, chosen, where, cluster, progress)
+            first = partial(choose_explained, model, samples, count)
+            explained = explained_images(where, made, lambda: first(passes()), [count, max_seconds])
+            lines = verdict_job(made, explained, where, cluster, progress)
+            second = partial(choose_searched, model, samples, len(explained))
+            searched = searched_images(where, lambda: second(passes(), edits))
+            tried, shortcuts = shortcut_jobs(made, searched, where, cluster, progress)
+    found = found_by(made, explained, searched, lines, tried, shortcuts)
     found = replace(
         found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes), command=command
     )
@@ -140,32 +151,42 @@ def audit(
 # ---- the jobs
 
 
-def run_jobs(
+def verdict_job(
     asked: AuditRequest,
-    chosen: ChosenImages,
+    explained: Sequence[int],
     folder: Path,
     cluster: Cluster | None,
     progress: Callable[[int, int], None],
-) -> Audit:
-    """The jobs, or what is left of them, and what they found.
+) -> list[dict[str, Any]]:
+    """The verdicts on these rows, a line each; as they were found where that is done.
 
     Raises:
         DataError: No image could be tested.
     """
-    model, samples, edits = asked.model, asked.samples, asked.edits
-    maps, job = folder / "maps.jsonl", partial(swap_job, cluster=cluster, progress=progress)
+    maps = folder / "maps.jsonl"
     if not maps.exists():
-        explained = samples.select(np.array(chosen.explained, np.int64))
+        images = asked.samples.select(np.array(explained, np.int64))
         measures = {"areas": partial(area_drops, masks=asked.masks)}
-        explain_all(explained, model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
-    lines = [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
-    first, second = chosen.halves
-    tried = job(asked, folder / "first.jsonl", first, {label: [edit.name for edit in edits] for label in chosen.asked})
+        explain_all(images, asked.model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
+    return [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
+
+
+def shortcut_jobs(
+    asked: AuditRequest,
+    searched: SearchedImages,
+    folder: Path,
+    cluster: Cluster | None,
+    progress: Callable[[int, int], None],
+) -> tuple[list[dict[str, Any]], list[Shortcut]]:
+    """What every part did on the first half, a line for each trio, and what was tested on the second."""
+    model, edits, job = asked.model, asked.edits, partial(swap_job, cluster=cluster, progress=progress)
+    first, second = searched.halves
+    every = {label: [edit.name for edit in edits] for label in searched.asked}
+    tried = job(asked, folder / "first.jsonl", first, every)
     proposed = {label: parts for label, parts in propose(tried, edits).items() if parts}
     tested = job(asked, folder / "second.jsonl", [trio for trio in second if trio.label in proposed], proposed)
     shortcuts = tested_parts(tested, proposed, edits, model.output.name, model.preprocessing.size)
-    shortcuts = with_patches(asked, chosen, folder, shortcuts, job)
-    return found_by(asked, chosen, lines, tried, shortcuts)
+    return tried, with_patches(asked, searched, folder, shortcuts, job)
 
 
 # ---- what they found
@@ -173,7 +194,8 @@ def run_jobs(
 
 def found_by(
     asked: AuditRequest,
-    chosen: ChosenImages,
+    explained: Sequence[int],
+    searched: SearchedImages,
     lines: Sequence[Mapping[str, Any]],
     tried: Sequence[Mapping[str, Any]],
     shortcuts: Sequence[Shortcut],
@@ -182,7 +204,8 @@ def found_by(
 
     Args:
         asked: What was audited.
-        chosen: Its images.
+        explained: Rows of the images with a verdict.
+        searched: The images in which shortcuts were looked for.
         lines: Of the explained images.
         tried: Of the first half, what every part did.
         shortcuts: What was tested on the second.
@@ -191,28 +214,25 @@ def found_by(
     drops = [line["areas"] for line in lines if line.get("areas")]
     broken = [(line["file"], line["problem"]) for line in lines if "problem" in line]
     unread = [short_paths(why if why.startswith(file) else f"{file}: {why}", 1) for file, why in broken]
-    notes = [*chosen.notes, *areas_notes(asked, drops)]
+    notes = [*searched.notes, *areas_notes(asked, drops)]
     notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
-    if chosen.asked and (measured := [edit.words for edit in asked.edits if edit.expected]):
-        parts = ", ".join(measured)
-        notes.append(f"Measured and never named, since the thing itself may well be there: {parts}.")
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(
         model=short_paths(model.loaded_from) or "a model in memory",
         data="",
         split=ALL,
         images=len(samples),
-        drawn=len(chosen.explained),
-        verdicts=verdict_rates(lines, samples, chosen.explained),
+        drawn=len(explained),
+        verdicts=verdict_rates(lines, samples, explained),
         areas=shares(drops),
         shortcuts=tuple(shortcuts),
         parts={
             name(label): {edit.name: mean_effect(own, edit.name) for edit in asked.edits}
             for label, own in lines_by_class(tried).items()
         },
-        catalogue=tuple(edit.words for edit in asked.edits) if chosen.asked else (),
-        asked={name(label): counts for label, counts in chosen.asked.items()},
-        left=tuple(map(name, chosen.left)),
+        catalogue=tuple(edit.words + NEVER * edit.expected for edit in asked.edits) if searched.asked else (),
+        asked={name(label): counts for label, counts in searched.asked.items()},
+        left=tuple(map(name, searched.left)),
         notes=tuple(notes),
         names={row: samples.name(row) for one in shortcuts for proof in one.proofs for row in (proof.own, proof.other)},
         made=MadeView(now, {"vitrail": version("vitrail"), "torch": torch.__version__}, weights),

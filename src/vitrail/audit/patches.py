@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vitrail.audit.edits import Edit, single_patches
 from vitrail.audit.request import AuditRequest
-from vitrail.audit.sampling import FIRST, ChosenImages, Trio
+from vitrail.audit.sampling import FIRST, SearchedImages, Trio
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.audit.swaps import SwapJob, lines_by_class, mean_effect
 from vitrail.explain.reporting.plan import patch_of
@@ -25,25 +25,25 @@ class Place(NamedTuple):
 
 
 def with_patches(
-    asked: AuditRequest, chosen: ChosenImages, folder: Path, shortcuts: Sequence[Shortcut], job: SwapJob
+    asked: AuditRequest, searched: SearchedImages, folder: Path, shortcuts: Sequence[Shortcut], job: SwapJob
 ) -> list[Shortcut]:
     """The same shortcuts, of which the named areas of more than one patch tell which does most alone.
 
     Args:
         asked: What is audited.
-        chosen: Its images.
+        searched: The images of each half.
         folder: Where the jobs write.
         shortcuts: What was tested.
         job: That moves parts, see `swap_job`.
     """
     model, by_name = asked.model, {edit.name: edit for edit in asked.edits}
-    numbers = {model.output.name(label): label for label in chosen.asked}
+    numbers = {model.output.name(label): label for label in searched.asked}
     inside = dict[Place, dict[str, Edit]]()
     for one in shortcuts:
         patches = single_patches(by_name[one.part], model.preprocessing.size, patch_of(model)) if one.named else {}
         if len(patches) > 1:
             inside[Place(numbers[one.label], one.part)] = patches
-    first, second = chosen.halves
+    first, second = searched.halves
     tried = _effects(asked, inside, first, folder / "first-patches.jsonl", job)
     best = {place: max(effects, key=effects.__getitem__) for place, effects in tried.items()}
     alone = {place: {name: inside[place][name]} for place, name in best.items()}

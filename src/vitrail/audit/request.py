@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.audit.edits import Edit
-from vitrail.audit.sampling import ChosenImages, known_labels, trio_of
+from vitrail.audit.sampling import SearchedImages, known_labels
 from vitrail.data.columns import Samples
 from vitrail.errors import UsageError
 from vitrail.explain.reporting.plan import ReportOptions
@@ -15,7 +15,7 @@ from vitrail.io import other_out, read_json, to_json, write_file
 from vitrail.jobs.precision import identity_of
 from vitrail.model import Model
 
-LOCK = "lock"  # of the folder
+JOB, LOCK = "job.json", "lock"
 
 
 class AuditRequest(NamedTuple):
@@ -29,10 +29,10 @@ class AuditRequest(NamedTuple):
     maps: Mapping[str, Any]
 
 
-def chosen_images(
-    folder: Path, asked: AuditRequest, make: Callable[[], ChosenImages], limits: Sequence[Any]
-) -> ChosenImages:
-    """Which images are asked: as it was chosen when these jobs were started, else as it is chosen now, and written.
+def explained_images(
+    folder: Path, asked: AuditRequest, make: Callable[[], list[int]], limits: Sequence[Any]
+) -> list[int]:
+    """Which images are explained: as it was chosen when these jobs were started, else as it is chosen now, and written.
 
     Raises:
         UsageError: Jobs of another audit lie there, or something else.
@@ -52,7 +52,7 @@ def chosen_images(
         **asked.maps,
         "limits (--count, --max-time)": list(limits),
     }
-    file, job = folder / "job.json", json.loads(to_json(job))
+    file, job = folder / JOB, json.loads(to_json(job))
     before = read_json(file, f"another folder; or rm -r {folder}") if file.is_file() else None
     if before is None or before["job"] != job:
         if folder.is_dir() and {each.name for each in folder.iterdir()} - {file.name, LOCK}:
@@ -61,10 +61,16 @@ def chosen_images(
                 differing = [name for name in job if before["job"].get(name) != job[name]]
                 problem = f"{folder} is of an audit with other {' and '.join(differing)}"
             raise UsageError(problem, other_out(folder))
-        chosen = make()
-        write_file(file, to_json({"job": job, "chosen": vars(chosen)}))
-        return chosen
-    chosen = before["chosen"]
-    halves = tuple([trio_of(trio) for trio in half] for half in chosen["halves"])
-    asked_of = {int(label): tuple(counts) for label, counts in chosen["asked"].items()}
-    return ChosenImages(chosen["explained"], halves, asked_of, tuple(chosen["left"]), tuple(chosen["notes"]))  # pyrefly: ignore[bad-argument-type]
+        before = {"job": job, "explained": make()}
+        write_file(file, to_json(before))
+    return before["explained"]
+
+
+def searched_images(folder: Path, make: Callable[[], SearchedImages]) -> SearchedImages:
+    """Which images are searched, where it is written which are explained: as it was chosen, else as it is now."""
+    file = folder / JOB
+    stored = read_json(file, f"another folder; or rm -r {folder}")
+    if "searched" not in stored:
+        stored["searched"] = vars(make())
+        write_file(file, to_json(stored))
+    return SearchedImages.of(stored["searched"])

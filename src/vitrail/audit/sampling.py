@@ -9,7 +9,7 @@ classes with fewer images are left out, and which is said.
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,22 +62,27 @@ def trio_of(values: Sequence[Any]) -> Trio:
 
 
 @dataclass(frozen=True, eq=False)
-class ChosenImages:
-    """The images of an audit.
+class SearchedImages:
+    """The images in which shortcuts are looked for.
 
     Attributes:
-        explained: Rows with a verdict.
         halves: The trios of the first half and of the second.
         asked: How many images of each class, by its output, stand in each half.
         left: Which classes are not searched for shortcuts.
         notes: What was left aside, in sentences.
     """
 
-    explained: list[int]
     halves: tuple[list[Trio], list[Trio]]
     asked: dict[int, tuple[int, int]]
     left: tuple[int, ...]
     notes: tuple[str, ...]
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> "SearchedImages":
+        """Those that were written as JSON."""
+        first, second = ([trio_of(trio) for trio in half] for half in row["halves"])
+        asked = {int(label): (own, others) for label, (own, others) in row["asked"].items()}
+        return SearchedImages((first, second), asked, tuple(row["left"]), tuple(row["notes"]))
 
 
 def open_split(model: Model, data: Data | None, root: Path | None, split: str | None, layout: Layout) -> Split:
@@ -124,28 +129,35 @@ def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
     return seconds * SLACK * TOGETHER / (time.perf_counter() - begin)
 
 
-def choose_images(
-    model: Model, samples: Samples, images: int, within: Callable[[], float], edits: Sequence[Edit]
-) -> ChosenImages:
-    """Which images are asked, within so many passes; half of them are for verdicts at most.
+def choose_explained(model: Model, samples: Samples, images: int, passes: float) -> list[int]:
+    """Rows of the images that get a verdict, at most so many, and what takes at most half of these passes."""
+    kinds, order = kinds_of(known_labels(model, samples)), _order_of(samples)
+    count = min(images, len(samples))
+    if passes < float("inf"):
+        count = min(count, max(1, int(passes / 2 / OF_VERDICT)))
+    return sorted(in_turn(kinds, order)[:count])
+
+
+def choose_searched(
+    model: Model, samples: Samples, explained: int, passes: float, edits: Sequence[Edit]
+) -> SearchedImages:
+    """Which images are searched for shortcuts.
 
     Args:
         model: That is audited.
         samples: Its images.
-        images: How many get a verdict, at most.
-        within: How many passes of the network there may be; see `passes_in`.
+        explained: How many got a verdict.
+        passes: Of the network that are left, see `passes_in`; without a limit there are so many for each verdict.
         edits: Which are tried, all on the first half.
     """
-    passes, known = within(), known_labels(model, samples)
-    kinds, order = kinds_of(known), np.random.default_rng(0).permutation(len(samples)).tolist()
-    count = min(images, len(samples), max(1, int(passes / 2 / OF_VERDICT)) if passes < float("inf") else images)
-    explained = sorted(in_turn(kinds, order)[:count])
+    known, order = known_labels(model, samples), _order_of(samples)
+    kinds = kinds_of(known)
     count_of = Counter(kind for own in kinds for kind in own)
     if len(count_of) < 2:
         notes = (NO_CLASSES,) * (model.task.column in samples.columns)  # without labels it is said already
-        return ChosenImages(explained, ([], []), {}, (), notes)
+        return SearchedImages(([], []), {}, (), notes)
     classes = sorted((kind for kind in count_of if kind < model.output.outputs), key=lambda one: (-count_of[one], one))
-    left = min(passes, PASSES * count) - OF_VERDICT * count
+    left = min(passes, (PASSES - OF_VERDICT) * explained)
     counts = [count_of[label] for label in classes]
     plans = [(most, fitting_classes(counts, left, edits, most)) for most in FEWER]
     most, fitting = next((plan for plan in plans if plan[1] == len(classes)), plans[-1])
@@ -159,7 +171,12 @@ def choose_images(
     trios = draw_trios(known, first, asked, most[0], 1), draw_trios(known, second, asked, most[1], 2)
     few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
     notes = _left_aside([*map(model.output.name, few)], [*map(model.output.name, late)])
-    return ChosenImages(explained, trios, asked, (*few, *late), notes)
+    return SearchedImages(trios, asked, (*few, *late), notes)
+
+
+def _order_of(samples: Samples) -> list[int]:
+    """All rows at random, the same each time."""
+    return np.random.default_rng(0).permutation(len(samples)).tolist()
 
 
 def in_turn(kinds: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
