@@ -87,7 +87,11 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     names = model.output.names
     several = replace(model, output=MultiLabels(names, thresholds=(1 - 1e-6,) * len(names)), task=MultiLabel())
     data = [(image, [label] if number % 3 else [label, "9"]) for number, (image, label) in enumerate(digits(True))]
-    found = vitrail.audit.audit(several, data, count=1, method="occlusion", edits=FEW[:2])
+    found = vitrail.audit.audit(several, data, count=4, method="occlusion", edits=FEW[:2])
+    rates = {key: {one.name: one.images for one in found.verdicts[key]} for key in ("class", "prediction")}
+    assert sum(rates["class"].values()) == sum(rates["prediction"].values()) == 4
+    assert {*rates["class"]} <= {*names}  # the label that was explained, not all that an image has
+    assert rates["prediction"].get("right", 0) >= 3
     (one,) = found.named
     assert (one.label, one.part, one.patch) == (str(MARKED), "upper-left", "")
     assert set(found.asked) == {"1", "3", "7", "9"}

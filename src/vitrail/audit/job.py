@@ -31,7 +31,14 @@ from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.patches import with_patches
 from vitrail.audit.request import LOCK, AuditRequest, explained_images, searched_images
 from vitrail.audit.result import Audit, ProofPictures, compared
-from vitrail.audit.sampling import SearchedImages, choose_explained, choose_searched, open_split, passes_in
+from vitrail.audit.sampling import (
+    SearchedImages,
+    choose_explained,
+    choose_searched,
+    known_labels,
+    open_split,
+    passes_in,
+)
 from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
@@ -223,7 +230,7 @@ def found_by(
         split=ALL,
         images=len(samples),
         drawn=len(explained),
-        verdicts=verdict_rates(lines, samples, explained),
+        verdicts=verdict_rates(lines, model, samples, explained),
         areas=shares(drops),
         shortcuts=tuple(shortcuts),
         parts={
@@ -246,24 +253,30 @@ def found_by(
 
 
 def verdict_rates(
-    lines: Sequence[Mapping[str, Any]], samples: Samples, rows: Sequence[int]
+    lines: Sequence[Mapping[str, Any]], model: Model, samples: Samples, rows: Sequence[int]
 ) -> dict[str, tuple[Rates, ...]]:
-    """Rates of verdicts: of all, of each true class and group, and of right and wrong predictions.
+    """Rates of verdicts: of all, of each class and group, and of right and wrong predictions.
+
+    The class of an image is the true one; of several labels the one that was explained, which is right if it is there.
 
     Args:
         lines: Of images, in the order of the rows; one without a verdict counts nowhere.
+        model: That answers.
         samples: All.
         rows: Of the images.
     """
     found = dict[str, dict[str, list[str]]]()
     groups = samples.column(GROUP) if GROUP in samples.columns else None
-    for row, line in zip(rows, lines, strict=True):
+    known = known_labels(model, samples.select(np.array(rows, np.int64)))
+    for row, line, there in zip(rows, lines, known, strict=True):
         if "attributions" not in line:
             continue
-        verdict, truth = line["attributions"][0]["trust"]["verdict"], true_word(line)
-        places = {"all": "all"}
-        if truth is not None:
-            places |= {"class": truth[1], "prediction": "right" if truth[0] == truth[1] else "wrong"}
+        verdict, explained = line["attributions"][0]["trust"]["verdict"], line["attributions"][0]["target"]
+        places, truth = {"all": "all"}, [model.output.name(number) for number in np.flatnonzero(there == 1).tolist()]
+        if (there >= 0).any():
+            right, one = explained in truth, model.output.limits is None
+            places["prediction"] = "right" if right else "wrong"
+            places |= {"class": truth[0] if one else explained} if truth or not one else {}
         if groups is not None:
             places["group"] = groups.word(row)
         for key, name in places.items():
@@ -272,20 +285,14 @@ def verdict_rates(
     return {"all": (rates("all", []),), **every}
 
 
-def true_word(line: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The answer and the truth of an image, where both are one word; None where the truth is not known."""
-    key = next((name for name in line if f"true_{name}" in line), "")
-    truth = line.get(f"true_{key}")
-    return (str(line[key]), truth) if isinstance(truth, str) else None
-
-
 def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where the evidence could not be measured, and why; and how many images have a mask, where not all have."""
     count, images, notes = sum(MASK in each for each in drops), counted(len(drops), "image"), list[str]()
     if len(drops) < LEAST_IMAGES:
         notes.append(f"Where the evidence is was not measured: {images} with evidence, and {LEAST_IMAGES} are needed.")
     elif asked.masks is not None and count < LEAST_IMAGES:
-        notes.append(f"What lies in the masks was not measured: {count} of {images} with evidence have one.")
+        some = f"{count} of {images} with evidence have one, and {LEAST_IMAGES} are needed"
+        notes.append(f"What lies in the masks was not measured: {some}.")
     elif asked.masks is not None and count < len(drops):
         notes.append(f"{count} of {images} with evidence have a mask; the others say nothing of it.")
     return notes
