@@ -17,7 +17,7 @@ from vitrail.audit.statistics import LEVEL
 from vitrail.audit.swaps import mean_effect
 from vitrail.data.layout import AS_FOUND
 from vitrail.errors import UsageError
-from vitrail.tasks import MultiLabel, MultiLabels
+from vitrail.tasks import MultiLabel, MultiLabels, Regression, Standardized
 
 FEW = tuple(edit for edit in EDITS if edit.name in ("upper-left", "lower-right", "top", "centre"))
 
@@ -97,6 +97,18 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     assert set(found.asked) == {"1", "3", "7", "9"}
     assert one.effect > 10
     assert one.recall == one.elsewhere == 1 > one.without
+
+
+def test_of_numbers_no_class_is_known_though_they_are_read_as_words(tmp_path: Path) -> None:
+    names = [f"{number}.png" for number in range(3)]
+    for name, (image, _) in zip(names, digits(False), strict=False):
+        image.save(tmp_path / name)
+    rows = ["path,number", *(f"{name},{value}" for name, value in zip(names, (1, 0, 300), strict=True))]
+    (tmp_path / "counts.csv").write_text("\n".join(rows))
+    model = replace(hanging(), output=Standardized(("number",), (3.0,), (2.0,)), task=Regression())
+    samples = sampling.open_split(model, str(tmp_path / "counts.csv"), None, None, AS_FOUND).samples
+    assert len(samples) == 3
+    assert (sampling.known_labels(model, samples) == -1).all()
 
 
 def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:

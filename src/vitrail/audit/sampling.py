@@ -108,10 +108,12 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
     """
     output, name = model.output, model.task.column
     found = np.full((len(samples), output.outputs), -1, np.int8)
-    if name not in samples.columns or (samples.labels is None and output.limits is None):
+    if name not in samples.columns:
         return found
     match = output.match(samples.column(name))
     targets = output.targets(match.column.take(np.arange(len(match.column))))
+    if output.limits is None and (targets.ndim > 1 or targets.is_floating_point()):
+        return found
     there = one_hot(targets, output.outputs) if targets.ndim == 1 else targets.nan_to_num(-1)
     found[slice(None) if match.ids is None else match.ids] = there.numpy().astype(np.int8)
     return found
