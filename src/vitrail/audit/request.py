@@ -16,6 +16,7 @@ from vitrail.jobs.precision import identity_of
 from vitrail.model import Model
 
 JOB, LOCK = "job.json", "lock"
+FORMAT = 2  # of the lines of jobs
 
 
 class AuditRequest(NamedTuple):
@@ -39,6 +40,7 @@ def explained_images(
     """
     units = repr([*asked.samples.units()]).encode("utf-8", "replace")
     job = {
+        "format": FORMAT,
         **identity_of(asked.model),
         "images": asked.samples.images.digest().hex(),
         "labels or groups": hashlib.blake2b(
