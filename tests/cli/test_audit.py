@@ -77,6 +77,10 @@ def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeyp
     assert left.code == 0, left.err
     assert json.loads(left.out)["verdicts"]["all"][0]["images"] == 2
     must_refuse(cli("audit", run, "plain", "--against", "other.html"), DATA, "other.html")
+    for file in (tmp_path / "plain").iterdir():
+        file.write_bytes(b"no image")
+    for limit in ((), ("--max-time", "1m")):
+        must_refuse(cli("audit", run, "plain", "--out", "none.html", *limit), DATA, "plain")
 
 
 def test_of_the_own_data_of_a_run_those_that_did_not_teach_it(cli: Cli, tmp_path: Path) -> None:

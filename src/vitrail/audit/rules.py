@@ -74,7 +74,7 @@ class Rule(NamedTuple):
         words = f", and its 95 % interval {low:.3g} to {high:.3g}"
         if self.name == SHORTCUTS:
             words = f" in {counted(found.images, 'class', 'classes')}"
-            words += f", and {high - low:g} more were not searched" * (high > low)
+            words += f"; not searched: {counted(round(high - low), 'class', 'classes')}" * (high > low)
         return f"{said}: {self.name} is {found.value:.3g}{words}"
 
 

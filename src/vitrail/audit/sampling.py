@@ -3,7 +3,7 @@
 Verdicts are drawn class by class in turn, so that a rare class is asked as often as a frequent one. For shortcuts the
 images of each class are halved by their group; of a group, and of near copies, one image is asked, so that each is a
 witness of its own. Where the passes do not reach, fewer images of each class are asked; where that is not enough,
-classes with fewer images are left out, and which is said.
+classes with fewer images are left out, and it is said which.
 """
 
 import hashlib
@@ -120,10 +120,15 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
 
 
 def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
-    """How many forward passes fit into so much time, by one of several images; without a limit there is none."""
+    """How many forward passes fit into so much time, by one of several images; without a limit there is none.
+
+    Raises:
+        DataError: No image can be read.
+    """
     if seconds is None:
         return float("inf")
-    images = model.tensor([next(_opened(samples, range(len(samples))))[1]] * TOGETHER)
+    readable = (image for _, image in _opened(samples, range(len(samples))))
+    images = model.tensor([next(readable, None) or samples.images.open(0)] * TOGETHER)
     with evaluating(model.network), torch.no_grad():
         model.network(images)
         begin = time.perf_counter()
@@ -252,6 +257,8 @@ def pairs_of_copies(images: Sequence[Image.Image]) -> Int64[np.ndarray, "m 2"]:
 
     Of too few images to know that, what looks like a copy is taken for one.
     """
+    if not images:
+        return np.zeros((0, 2), np.int64)
     grey = np.stack([grey_thumbnail(image) for image in images])
     if are_told_apart(hashes := picture_hashes(grey)) or len(images) < STRANGERS:
         return near_pairs(grey, hashes).pairs
