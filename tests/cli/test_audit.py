@@ -12,7 +12,10 @@ from PIL import Image
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.photographs import make_photographs
 from tests.shared_runs import run_of
+from vitrail.audit.sampling import open_split
+from vitrail.data.layout import AS_FOUND
 from vitrail.io import AUDIT, is_page
+from vitrail.model import load
 
 AGENTS = Path(__file__).resolve().parents[2] / "AGENTS.md"
 
@@ -93,3 +96,13 @@ def test_of_the_own_data_of_a_run_those_that_did_not_teach_it(cli: Cli, tmp_path
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
     assert (found["split"], found["images"]) == (held_out, images[held_out])
+
+
+def test_other_data_than_the_own_are_asked_whole_though_the_run_has_cut_its_validation_split(tmp_path: Path) -> None:
+    run = shutil.copytree(run_of("photos"), tmp_path / "run")
+    facts = json.loads((run / "data.json").read_text("utf-8"))
+    facts |= {"parts": "whole", "images": {name: count for name, count in facts["images"].items() if name != "test"}}
+    (run / "data.json").write_text(json.dumps(facts), encoding="utf-8")
+    make_photographs(tmp_path / "photos", ("a", "b", "c"), per_class=14, seed=9)
+    found = open_split(load(run), str(tmp_path / "photos"), None, None, AS_FOUND)
+    assert (found.split, len(found.samples)) == ("all", 42)
