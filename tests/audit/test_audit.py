@@ -117,7 +117,7 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
     samples = sampling.open_split(model, digits(False), None, None, AS_FOUND).samples
     chosen = sampling.choose_searched(model, samples, 3, float("inf"), FEW)
     (label,) = chosen.asked
-    assert chosen.asked[label][0] == sampling.FEWER[-1][0]
+    assert chosen.asked[label][0] == sampling.SIZES[-1][0]
     assert len(chosen.left) == 2
     assert len(chosen.notes) == 1
     assert all(model.output.name(each) in chosen.notes[0] for each in chosen.left)

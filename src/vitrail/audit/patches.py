@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vitrail.audit.edits import Edit, single_patches
 from vitrail.audit.request import AuditRequest
-from vitrail.audit.sampling import FIRST, SearchedImages, Trio
+from vitrail.audit.sampling import SearchedImages, Trio
 from vitrail.audit.shortcuts import Shortcut
 from vitrail.audit.swaps import SwapJob, lines_by_class, mean_effect
 from vitrail.explain.reporting.plan import patch_of
@@ -67,8 +67,8 @@ def _effects(
         names.setdefault(place.label, []).extend(patches)
         edits |= patches
     for label, own in names.items():
-        most = max(2, FIRST * len(asked.edits) // len(own))  # an area takes no longer than the catalogue of its class
-        trios += [trio for trio in half if trio.label == label][:most]
+        some = [trio for trio in half if trio.label == label]
+        trios += some[: max(2, len(some) * len(asked.edits) // len(own))]  # no longer than the catalogue of the class
     lines = lines_by_class(job(asked._replace(edits=tuple(edits.values())), file, trios, names))
     return {
         place: {name: mean_effect(lines[place.label], name) for name in patches} for place, patches in inside.items()

@@ -33,9 +33,8 @@ from vitrail.model import Model
 from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
 
-FIRST, SECOND = 16, 64  # images of a class in each half, at most
-FEWER = ((FIRST, SECOND), (12, 40), (8, 20))  # where the passes do not reach for all classes with so many
-FEWEST = 6  # in each: of fewer no sign test reaches 0.05 beside others
+SIZES = ((16, 64), (12, 40), (8, 20), (6, 12))  # of halves, images of a class at most: the first that fits for all
+LEAST_SIZE = 6  # of a half: of fewer no sign test reaches 0.05 beside others
 STRANGERS = 30  # images, of which it is known how much alike strangers look
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
 OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
@@ -166,14 +165,14 @@ def choose_searched(
     classes = sorted((kind for kind in count_of if kind < model.output.outputs), key=lambda one: (-count_of[one], one))
     left = min(passes, (PASSES - OF_VERDICT) * explained)
     counts = [count_of[label] for label in classes]
-    plans = [(most, fitting_classes(counts, left, edits, most)) for most in FEWER]
+    plans = [(most, fitting_classes(counts, left, edits, most)) for most in SIZES]
     most, fitting = next((plan for plan in plans if plan[1] == len(classes)), plans[-1])
     some = classes[: max(2, fitting)]  # each is asked beside another
     first, second = _witnesses(samples, kinds, order, [*some, model.output.outputs], most)
     asked = dict[int, tuple[int, int]]()
     for label in classes[:fitting]:
         own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
-        if min(own) >= FEWEST and min(rest) >= 2:
+        if min(own) >= LEAST_SIZE and min(rest) >= 2:
             asked[label] = min(own[0], most[0]), min(own[1], most[1])
     trios = draw_trios(known, first, asked, most[0], 1), draw_trios(known, second, asked, most[1], 2)
     few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
@@ -218,7 +217,7 @@ def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[
 
 def _left_aside(few: Sequence[str], late: Sequence[str]) -> tuple[str, ...]:
     """Of which classes no part of the image was tried, and why."""
-    why = f"of them there are fewer than {FEWEST} images in a half, where copies and images of one group count once"
+    why = f"of them there are fewer than {LEAST_SIZE} images in a half, where copies and images of one group count once"
     notes = [f"No part of the image was tried for {some_of(few)}: {why}."] * bool(few)
     why = "they did not fit into the time or the passes (--count, --max-time)"
     return (*notes, *[f"No part of the image was tried for {some_of(late)}: {why}."] * bool(late))
