@@ -19,8 +19,8 @@ from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
 from vitrail.audit.rules import Figure, changes_since, check_rules, check_rules_of_classes, read_audit, read_rules
 from vitrail.audit.sampling import (
-    SIZES,
     OF_TEST,
+    SIZES,
     STRANGERS,
     Trio,
     draw_trios,
