@@ -10,6 +10,7 @@ import pytest
 
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
+from tests.errors import must_raise
 from vitrail.audit import EDITS, Audit, sampling
 from vitrail.audit.result import compared
 from vitrail.audit.rules import read_rules
@@ -150,6 +151,10 @@ def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tu
     assert all(audit.named[0].words in note for each in notes for note in each)
     (change,) = (each for each in compared(some, before).changes if each.name == "shortcuts")
     assert not change.clear
+    for name in ("weights", "images", "labels and groups"):
+        other = replace(audit, fingerprints={**audit.fingerprints, name: "another"})
+        (note,) = set(compared(other, before).notes) - set(other.notes)
+        assert name in note
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:
@@ -169,3 +174,6 @@ def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit,
     assert audited(model, True, folder.parent / "none begun", count=1).supported.images == 1
     with pytest.raises(UsageError):
         audited(honest(), True, folder)
+    others = [(image, label.translate(str.maketrans("13", "31"))) for image, label in digits(True)]
+    with must_raise(UsageError, "labels"):
+        vitrail.audit.audit(model, others, count=2, method="occlusion", edits=FEW, folder=folder)

@@ -247,7 +247,11 @@ def found_by(
             "method": ", ".join(each.name for each in plan_report(model, asked.wanted).methods),
             "masks": short_paths(str(asked.masks)) if asked.masks else "none",
         },
-        fingerprints={"weights": weights, "data": samples.images.digest().hex()[:12]},
+        fingerprints={
+            "weights": weights,
+            "images": samples.images.digest().hex()[:12],
+            "labels and groups": asked.labels_hash()[:12],
+        },
         pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.audit.edits import Edit
-from vitrail.audit.sampling import SearchedImages, known_labels
-from vitrail.data.columns import Samples
+from vitrail.audit.sampling import SearchedImages
+from vitrail.data.columns import Labels, Samples
 from vitrail.errors import UsageError
 from vitrail.explain.reporting.plan import ReportOptions
 from vitrail.io import other_out, read_json, to_json, write_file
@@ -29,6 +29,13 @@ class AuditRequest(NamedTuple):
     masks: Path | None
     maps: Mapping[str, Any]
 
+    def labels_hash(self) -> str:
+        """A hash of the label and the group of every image, in hexadecimal digits."""
+        samples, name = self.samples, self.model.task.column
+        column = samples.column(name if name in samples.columns else None)
+        about = (column.names if isinstance(column, Labels) else (), column.digest(), [*samples.units()])
+        return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
 
 def explained_images(
     folder: Path, asked: AuditRequest, make: Callable[[], list[int]], limits: Sequence[Any]
@@ -38,14 +45,11 @@ def explained_images(
     Raises:
         UsageError: Jobs of another audit lie there, or something else.
     """
-    units = repr([*asked.samples.units()]).encode("utf-8", "replace")
     job = {
         "format": FORMAT,
         **identity_of(asked.model),
         "images": asked.samples.images.digest().hex(),
-        "labels or groups": hashlib.blake2b(
-            known_labels(asked.model, asked.samples).tobytes() + units, digest_size=16
-        ).hexdigest(),
+        "labels or groups": asked.labels_hash(),
         "options (--method, --background, --precision)": {
             name: str(value) for name, value in vars(asked.wanted).items()
         },

@@ -55,7 +55,7 @@ class Audit:
         notes: What was not asked, and why, in sentences.
         names: Of the images by their rows.
         made: When and with what.
-        fingerprints: Of the weights and of the data.
+        fingerprints: Of the weights, the images, and their labels and groups.
         options: How explanations were made: the method and the masks.
         command: The command line; empty for a call in Python.
         changes: Since an earlier audit, if there is one.
@@ -208,10 +208,10 @@ class Audit:
 def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
     """The audit with what changed since an earlier one, and with what that was of, where it was of something else."""
     notes, before = list(found.notes), earlier["fingerprints"]
-    if before.get("data") != found.fingerprints["data"]:
-        notes.append(f"The earlier audit was of other images ({earlier.get('data', 'not said')}).")
-    if before.get("weights") != found.fingerprints["weights"]:
-        notes.append(f"The earlier audit was of other weights ({earlier.get('model', 'not said')}).")
+    for name, own in found.fingerprints.items():
+        if before.get(name) != own:
+            about = f" ({earlier.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
+            notes.append(f"The earlier audit was of other {name}{about}.")
     for name, own in found.options.items():
         if own != (theirs := earlier.get("options", {}).get(name, "not said")):
             notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
