@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import SearchedImages
-from vitrail.data.columns import Labels, Samples
+from vitrail.data.columns import Samples
 from vitrail.errors import UsageError
 from vitrail.explain.reporting.plan import ReportOptions
 from vitrail.io import other_out, read_json, to_json, write_file
@@ -33,7 +33,7 @@ class AuditRequest(NamedTuple):
         """A hash of the label and the group of every image, in hexadecimal digits."""
         samples, name = self.samples, self.model.task.column
         column = samples.column(name if name in samples.columns else None)
-        about = (column.names if isinstance(column, Labels) else (), column.digest(), [*samples.units()])
+        about = (samples.labels or (), column.digest(), [*samples.units()])
         return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
