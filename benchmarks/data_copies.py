@@ -29,7 +29,7 @@ from vitrail.data.columns import ALL, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
 from vitrail.data.pictures import GREY, WIDEST, picture_hashes, random_spread
 from vitrail.data.sources import read
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 
 ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))
 SETS = ("flowers128", "photos/imagenet100", "photos/ants-bees", "coco256/images")

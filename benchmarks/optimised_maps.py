@@ -48,7 +48,7 @@ from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 
 VISIBLE, UNSEEN = 0, 1  # seeds
 CONDITIONS = ("empty", "shuffled", "drawn anew", "avoiding", "evident")

@@ -48,7 +48,7 @@ from vitrail.explain.verdict import TrustOptions, prepare
 from vitrail.features.poolings import answer_by_features
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 
 CONDITIONS = ("as it is", "shuffled", "wrong target")
 CONTRASTS = ("contrast", "contrast, shuffled")

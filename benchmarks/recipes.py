@@ -25,7 +25,7 @@ from benchmarks.measure import machine, mnist_root, spread
 from benchmarks.no_flags import FROM_MNIST
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.sources import FORMATS
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 from vitrail.training.configuration.resolve import RECIPES
 
 USUAL = {"mixup": 0.2, "label_smoothing": 0.1}  # where the recipe has none

@@ -94,8 +94,8 @@ def test_planted_names_are_found() -> None:
     text = (
         "`nn/vit.py` `nn/gone.py` `nn/` `gone/` `tests/test_paths.py::test_planted_names_are_found` `tasks/NAME.py` "
         "`tests/test_paths.py::test_gone` `vitrail.nn.ViT` `vitrail.nn.Gone(3)` `vitrail.gone.ViT` `a.b` `docs` "
-        "`TASKS` in `tasks/task.py`, `GONE` in `tasks/task.py`"
+        "`TASKS` in `tasks/choice.py`, `GONE` in `tasks/choice.py`"
     )
     assert missing_paths(text, ROOT / "docs") == ["nn/gone.py", "gone/", "tests/test_paths.py::test_gone"]
     assert missing_names(text) == ["vitrail.nn.Gone", "vitrail.gone.ViT"]
-    assert missing_rows(text, ROOT) == ["GONE in tasks/task.py"]
+    assert missing_rows(text, ROOT) == ["GONE in tasks/choice.py"]

@@ -14,10 +14,10 @@ from tests.errors import must_raise
 from vitrail.audit import EDITS, Audit, sampling
 from vitrail.audit.result import compared
 from vitrail.audit.rules import read_rules
-from vitrail.audit.statistics import LEVEL
 from vitrail.audit.swaps import mean_effect
 from vitrail.data.layout import AS_FOUND
 from vitrail.errors import UsageError
+from vitrail.statistics import LEVEL
 from vitrail.tasks import MultiLabel, MultiLabels, Regression, Standardized
 
 FEW = tuple(edit for edit in EDITS if edit.name in ("upper-left", "lower-right", "top", "centre"))

@@ -29,9 +29,9 @@ from vitrail.audit.sampling import (
     kinds_of,
     pairs_of_copies,
 )
-from vitrail.audit.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
 from vitrail.audit.swaps import Move, Swap
 from vitrail.errors import DataError, UsageError
+from vitrail.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
 
 BY_NAME = {edit.name: edit for edit in EDITS}
 

@@ -9,7 +9,7 @@ from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import options_of
 from vitrail.options import LEARNT
-from vitrail.tasks.task import trainable_tasks
+from vitrail.tasks.choice import trainable_tasks
 from vitrail.training.configuration.resolve import RECIPES
 
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}

@@ -14,7 +14,7 @@ from vitrail.data.layout import Layout
 from vitrail.data.multiple import LabelSets
 from vitrail.data.sources import read
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
-from vitrail.tasks.task import choose_task, unlabelled
+from vitrail.tasks.choice import choose_task, unlabelled
 
 NUMBERS = range(24)
 SPECIES = [("bee", "ant", "cat")[number % 3] for number in NUMBERS]

@@ -26,13 +26,14 @@ from vitrail.nn import features
 from vitrail.pages.views import BesideView
 from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, sureness
 from vitrail.runs.data import Run
+from vitrail.statistics import wilson_interval
 from vitrail.tasks import Result
 from vitrail.tasks.by_class import of_pairs
 from vitrail.tasks.calibration import Calibration
 from vitrail.tasks.classify import ACCURACY
 from vitrail.tasks.regression import Standardized
 from vitrail.tasks.residuals import NumberMetrics
-from vitrail.tasks.task import SURENESS, wilson_interval
+from vitrail.tasks.task import SURENESS
 
 
 def result_of(sure: list[float], wrong: list[float]) -> Result:

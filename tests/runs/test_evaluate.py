@@ -24,8 +24,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn.networks import weights_hash
 from vitrail.runs.evaluate import evaluate_split
+from vitrail.statistics import wilson_interval
 from vitrail.tasks import Classification, Result
-from vitrail.tasks.task import wilson_interval
 
 TASK = Classification()
 

@@ -28,10 +28,11 @@ from vitrail.runs.data import Run
 from vitrail.runs.evaluate import NO_GROUPS, group_by_group
 from vitrail.runs.known import TrainedOn
 from vitrail.runs.leaks import FEWEST, TOO_FEW, by_groups, clustered_interval, set_apart
+from vitrail.statistics import wilson_interval
 from vitrail.tasks import Result
 from vitrail.tasks.classify import ACCURACY
 from vitrail.tasks.residuals import MEAN_ERROR
-from vitrail.tasks.task import fraction_result, wilson_interval
+from vitrail.tasks.task import fraction_result
 from vitrail.text import percent
 
 PATTERN = r"([^/]+)_\d+\.jpg$"

@@ -23,8 +23,8 @@ from vitrail.data.loader import CONTENT, no_contents
 from vitrail.errors import DataError
 from vitrail.runs.data import CHANGED
 from vitrail.runs.known import TrainedOn
+from vitrail.statistics import wilson_interval
 from vitrail.tasks import Result
-from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
 from vitrail.training import prepared
 

@@ -29,7 +29,7 @@ from vitrail.explain.reporting.report import ORDER
 from vitrail.features.linear_probe import Probed
 from vitrail.nn import ViT
 from vitrail.runs.settings import settings_from_dict
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 from vitrail.text import percent
 from vitrail.training.budget import Budget
 from vitrail.training.configuration.request import Request

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from vitrail.audit.statistics import bootstrap_of_ratios
 from vitrail.data.images import NamedImage
 from vitrail.data.masks import add_masks
 from vitrail.errors import DataError
@@ -29,6 +28,7 @@ from vitrail.explain.reporting.plan import ReportPlan
 from vitrail.explain.scores.faithfulness import STEPS, MaskedImages
 from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, seed_of
 from vitrail.nn import evaluating
+from vitrail.statistics import bootstrap_of_ratios
 
 BORDER, MASK, BACKGROUND = "border", "mask", "background"
 AREAS = {BORDER: "the border", MASK: "the mask", BACKGROUND: "the background"}  # in words

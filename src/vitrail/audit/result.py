@@ -11,14 +11,13 @@ from jaxtyping import Bool
 from vitrail.arguments import typed
 from vitrail.audit.rules import NAMES, Change, Figure, changes_since
 from vitrail.audit.shortcuts import Shortcut
-from vitrail.audit.statistics import least_share
 from vitrail.data.columns import ALL
 from vitrail.errors import counted, some_of
 from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
 from vitrail.pages.render import audit_page
 from vitrail.pages.views import MadeView, Rates
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import least_share, wilson_interval
 from vitrail.text import percent
 
 

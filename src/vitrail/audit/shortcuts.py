@@ -18,9 +18,8 @@ from torch import Tensor
 
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import Trio, trio_of
-from vitrail.audit.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test
 from vitrail.audit.swaps import Swap, lines_by_class, mean_effect
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test, wilson_interval
 from vitrail.text import ShortRepr, percent
 
 LEAST = 1.0  # nats, from which mean effect on a part is named

@@ -40,11 +40,11 @@ from vitrail.model.familiar import unlike
 from vitrail.nn import evaluating
 from vitrail.runs.data import run_of
 from vitrail.runs.known import TrainedOn
+from vitrail.statistics import wilson_interval
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.linear import FOLDS, held_out_outputs, map_features
 from vitrail.tasks.multilabel import MultiLabels
 from vitrail.tasks.regression import Standardized
-from vitrail.tasks.task import wilson_interval
 from vitrail.text import ShortRepr, percent_in_words
 
 POWERS, RATES = np.geomspace(0.5, 8, 17), np.append(0, np.geomspace(1e-4, 0.5, 60))  # that are tried

@@ -6,7 +6,7 @@ from vitrail.cli.output import duration, print_json, print_line, print_table, sh
 from vitrail.deploy.export import ENOUGH, export
 from vitrail.errors import byte_size, counted
 from vitrail.model import load
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 from vitrail.text import percent
 
 

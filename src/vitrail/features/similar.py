@@ -41,7 +41,7 @@ from vitrail.jobs.precision import Precision, cast_model
 from vitrail.model import Model, open_first
 from vitrail.nn import evaluating, features
 from vitrail.pages.render import similar_page
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 from vitrail.text import ShortRepr
 
 NEIGHBOURS = 5

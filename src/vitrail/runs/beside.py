@@ -29,7 +29,7 @@ from vitrail.pages.views import BesideView, Sureness
 from vitrail.runs.data import chosen_words, open_for, run_of
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.known import EVALUATED, TrainedOn
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 
 LEAST = 30  # answers from which a fraction is made, where there are as many
 MOST_LISTED = 100_000  # training images of which some are embedded; to list more takes too long for a page

@@ -34,9 +34,10 @@ from vitrail.runs.group import ALONE, Group
 from vitrail.runs.known import NOT_KNOWN, TIES, TrainedOn, learn_groups
 from vitrail.runs.leaks import by_groups, set_apart
 from vitrail.runtime import processors
+from vitrail.statistics import Z95, wilson_interval
 from vitrail.tasks import Codec, Result
 from vitrail.tasks.classify import ACCURACY
-from vitrail.tasks.task import Z95, unit_of, wilson_interval
+from vitrail.tasks.task import unit_of
 from vitrail.text import number, percent, short_paths
 
 NOT_SEEN = (

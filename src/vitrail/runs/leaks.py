@@ -16,8 +16,9 @@ from jaxtyping import Bool, Int64
 from vitrail.data.columns import ALL
 from vitrail.data.loader import OF_GROUP, Contents
 from vitrail.errors import counted
+from vitrail.statistics import Z95, wilson_interval
 from vitrail.tasks import Result
-from vitrail.tasks.task import Z95, wilson_interval, without_interval
+from vitrail.tasks.task import without_interval
 from vitrail.text import percent
 
 FEWEST = 10  # groups from which an interval is made; images from which it is said what a leak is worth

@@ -1,4 +1,4 @@
-"""What can be learnt: one file a task, one table; `task.py` defines what a task is."""
+"""What can be learnt: one file a task, one table; `task.py` defines what a task is, `choice.py` holds the table."""
 
 import lazy_loader
 

@@ -3,6 +3,7 @@ from .attributes import (
     Attributes as Attributes,
     AttributesPrediction as AttributesPrediction,
 )
+from .choice import TASKS as TASKS, check_column as check_column, choose_task as choose_task
 from .classify import Classes as Classes, Classification as Classification, ClassPrediction as ClassPrediction
 from .codec import Agreement as Agreement, Codec as Codec, Hub as Hub, Prediction as Prediction
 from .features import FeaturePrediction as FeaturePrediction, Features as Features, Numbers as Numbers
@@ -15,12 +16,9 @@ from .regression import NumberPrediction as NumberPrediction, Regression as Regr
 from .sequences import Sequences as Sequences, TextCodec as TextCodec, TextPrediction as TextPrediction
 from .target import ChosenTarget as ChosenTarget, OutputTarget as OutputTarget
 from .task import (
-    TASKS as TASKS,
     Example as Example,
     Metric as Metric,
     Metrics as Metrics,
     Result as Result,
     Task as Task,
-    check_column as check_column,
-    choose_task as choose_task,
 )

@@ -23,20 +23,12 @@ from vitrail.data.multiple import ClassColumns, LabelSets, flat_names
 from vitrail.errors import DataError, Hint, UsageError
 from vitrail.tasks.by_column import MEAN_ACCURACY, AttributesMetrics
 from vitrail.tasks.calibration import FEWEST, Calibration, calibration_from, fit_temperature, stored
+from vitrail.tasks.choice import other_columns
 from vitrail.tasks.classify import divergence
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Outputs, softmax_head
 from vitrail.tasks.losses import Loss, Weighing, blend_known, class_loss
 from vitrail.tasks.target import ChosenTarget, ClassTarget, indices_of, pick
-from vitrail.tasks.task import (
-    Input,
-    Measures,
-    Network,
-    Objective,
-    Task,
-    at_least_fp32,
-    expect_codec,
-    other_columns,
-)
+from vitrail.tasks.task import Input, Measures, Network, Objective, Task, at_least_fp32, expect_codec
 from vitrail.text import ShortRepr, canonical_texts, percent
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 
+from vitrail.statistics import wilson_interval
 from vitrail.tasks.calibration import COVERAGE, Reliability, reliability
-from vitrail.tasks.task import wilson_interval
 from vitrail.text import number, percent, percent_in_words
 
 if TYPE_CHECKING:

@@ -9,18 +9,11 @@ from jaxtyping import Bool, Int64
 from torch import nn
 
 from vitrail.errors import counted
+from vitrail.statistics import wilson_interval
 from vitrail.tasks.by_class import DRAWS, by_class, drawn_interval, of_pairs
 from vitrail.tasks.classify import per_class
 from vitrail.tasks.ranking import worth_a_look
-from vitrail.tasks.task import (
-    Example,
-    Metric,
-    Metrics,
-    Result,
-    at_least_fp32,
-    known_alone,
-    wilson_interval,
-)
+from vitrail.tasks.task import Example, Metric, Metrics, Result, at_least_fp32, known_alone
 from vitrail.text import percent
 
 if TYPE_CHECKING:

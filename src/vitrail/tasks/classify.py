@@ -29,6 +29,7 @@ from vitrail.tasks.calibration import (
     reliability,
     stored,
 )
+from vitrail.tasks.choice import check_classes
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs, softmax_head
 from vitrail.tasks.task import (
     Example,
@@ -41,7 +42,6 @@ from vitrail.tasks.task import (
     Result,
     Task,
     at_least_fp32,
-    check_classes,
     expect_codec,
     fraction_result,
 )

@@ -29,15 +29,7 @@ from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs, tally
 from vitrail.tasks.losses import SUREST, Loss, Weighing, binary_cross_entropy, blend_known, label_loss
 from vitrail.tasks.ranking import PRECISION, MultiLabelMetrics, best_threshold
 from vitrail.tasks.target import ChosenTarget, OddsTarget, indices_of
-from vitrail.tasks.task import (
-    Input,
-    Measures,
-    Network,
-    Objective,
-    Task,
-    at_least_fp32,
-    expect_codec,
-)
+from vitrail.tasks.task import Input, Measures, Network, Objective, Task, at_least_fp32, expect_codec
 from vitrail.text import ShortRepr, canonical_texts, percent
 
 if TYPE_CHECKING:

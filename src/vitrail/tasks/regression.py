@@ -34,19 +34,11 @@ from vitrail.tasks.calibration import (
     limits_of,
     stored,
 )
+from vitrail.tasks.choice import other_columns
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.residuals import MEAN_ERROR, NumberMetrics
 from vitrail.tasks.target import ChosenTarget, Unit, indices_of, pick, reaches
-from vitrail.tasks.task import (
-    Input,
-    Measures,
-    Network,
-    Objective,
-    Task,
-    at_least_fp32,
-    expect_codec,
-    other_columns,
-)
+from vitrail.tasks.task import Input, Measures, Network, Objective, Task, at_least_fp32, expect_codec
 from vitrail.text import ShortRepr, canonical_texts, number, percent, percent_in_words, rounded
 
 if TYPE_CHECKING:

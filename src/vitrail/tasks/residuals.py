@@ -12,17 +12,9 @@ from jaxtyping import Float
 from torch import nn
 
 from vitrail.errors import counted
+from vitrail.statistics import Z95, wilson_interval
 from vitrail.tasks.by_class import drawn_anew, moved_interval
-from vitrail.tasks.task import (
-    Z95,
-    Example,
-    Metric,
-    Metrics,
-    Result,
-    answers_in_rows,
-    known_alone,
-    wilson_interval,
-)
+from vitrail.tasks.task import Example, Metric, Metrics, Result, answers_in_rows, known_alone
 from vitrail.text import number, percent
 
 if TYPE_CHECKING:

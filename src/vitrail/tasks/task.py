@@ -2,7 +2,7 @@
 
 The loop, the job, run folders, pages, cards, `evaluate`, `predict` and their JSON know tasks by this value only. A new
 task is one file with a final class (or a file of your own, whose value is passed to `vitrail.train(task=...)`), and one
-row in `CLASS_OF`. A task gets network, input and output, never a model.
+row in `CLASS_OF` (`choice.py`). A task gets network, input and output, never a model.
 
     codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
     network     what the data decides of the network's configuration
@@ -11,14 +11,11 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
     outputs     from inputs to what the codec turns into answers: one call of the network, unless a text is generated
 """
 
-import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 import numpy as np
@@ -27,12 +24,12 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import ATTRIBUTES, BEGIN, END, LABEL, NUMBER, PADDING, Lazy, Vocabulary
+from vitrail.data.columns import BEGIN, END, PADDING, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
-from vitrail.data.sources import UNLABELLED
-from vitrail.errors import DataError, Hint, UsageError, check_task, counted, look_into
+from vitrail.errors import UsageError, counted
 from vitrail.nn import grid_of
 from vitrail.nn.networks import NetworkConfig, SequenceConfig, output_count, reads_of
+from vitrail.statistics import wilson_interval
 from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
 from vitrail.text import percent
 
@@ -110,7 +107,6 @@ class Example:
         return self.truth == self.answer
 
 
-Z95 = 1.959963984540054  # standard deviations of a normal distribution around its mean that hold 95 % of it
 SURENESS = (*(tenth / 10 for tenth in range(10)), 0.95, 0.99, 0.999, 1.0)  # between which answers are counted
 
 
@@ -340,127 +336,7 @@ class Task(ABC):
         return ""
 
 
-# ---- the tasks of the library, and which of them is learnt from some data
-
-CLASS_OF = {
-    "classify": "Classification",
-    "multilabel": "MultiLabel",
-    "attributes": "AttributeClassification",
-    "regression": "Regression",
-    "sequences": "Sequences",
-    "features": "Features",
-}
-
-
-DIGITS = 10  # classes, up to which numbers that stand at one image each may be classes of small data
-NUMBERED = ({LABEL, NUMBER}, {ATTRIBUTES, NUMBER})  # columns of a list whose labels may be classes or amounts
-
-
-TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, lambda name: resolve_name(f"vitrail.tasks.{name}:{CLASS_OF[name]}")())
-"""The tasks of the library by name; each is imported when it is first read, so that a model costs no other task."""
-
-
-def trainable_tasks() -> dict[str, Task]:
-    """The tasks that can be learnt: what `--task` takes."""
-    return {name: task for name, task in TASKS.items() if task.trains}
-
-
-def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
-    """What is learnt from data with these columns; decided here, and only here.
-
-    Args:
-        data: What it is called, for messages.
-        columns: Of the data.
-        name: A name, or "auto" for the one task that the columns allow.
-
-    Raises:
-        UsageError: The name is unknown, or the columns allow more than one task.
-        DataError: The column of the task is missing.
-    """
-    known = trainable_tasks()
-    check_task(name, known)
-    if name != "auto":
-        return check_column(data, columns, known[name], choosing=True)
-    fitting = [known[name] for name in known if known[name].column in columns]
-    if {task.column for task in fitting} in NUMBERED:  # of one list: the reader names first what they are
-        fitting = [min(fitting, key=lambda task: [*columns].index(str(task.column)))]
-    if len(fitting) > 1:
-        problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
-        others = " or ".join(f"{task.name}: {task.help}" for task in fitting)
-        raise UsageError(problem, Hint({"task": fitting[0].name}, text=others))
-    if not fitting:
-        wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
-        if not columns:
-            raise DataError(f"{data} has no labels", unlabelled(data))
-        named = {"label_column": [*columns][-1]} if Path(data).exists() else {}
-        text = "or another column, by its name" if named else f"one of the columns {wanted}"
-        has = f"the column{'s' * (len(columns) > 1)} {', '.join(columns)}, and no name says which are labels or numbers"
-        raise DataError(f"{data} has {has}", Hint(named, text=text))
-    return fitting[0]
-
-
-def unlabelled(data: str, wanted: str = "a column label", otherwise: str = UNLABELLED) -> str | Hint:
-    """A hint for data without what is wanted: what shows the first lines of a list; something else of other data."""
-    if data.lower().endswith(".tar") and otherwise == UNLABELLED:
-        return f"in the tar {otherwise}; or key.cls beside each key.jpg"
-    is_list = Path(data).is_file() and Path(data).suffix.lower() in (".csv", ".tsv", ".txt", ".jsonl")
-    return look_into(data, then=f"wanted: {wanted}") if is_list else otherwise
-
-
-def check_column(data: str, columns: Sequence[str], task: Task, *, choosing: bool = False) -> Task:
-    """The task, whose column must be there, if it has one.
-
-    Args:
-        data: What it is called, for messages.
-        columns: Of the data.
-        task: The task.
-        choosing: Whether it was named, so that another one may be.
-
-    Raises:
-        UsageError: The task cannot be learnt.
-        DataError: The column is not there.
-    """
-    if not task.trains:
-        problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
-        raise UsageError(problem, "predict or embed, which need no true values")
-    if task.column is not None and task.column not in columns:
-        of = {each.column: each for each in trainable_tasks().values()}
-        there = next((of[name] for name in columns if name in of), None)  # of a list: what it is first
-        has = there.help if there else f"the columns {', '.join(columns)}" if columns else "no labels"
-        wanted = task.help if task.name in CLASS_OF else f"a column {task.column}"
-        look = unlabelled(data, wanted, f"data with {wanted}") if columns else unlabelled(data)
-        hint = Hint({"task": there.name}) if there and choosing else look
-        raise DataError(f"{data} has {has}, and the task {task.name} needs {wanted}", hint)
-    return task
-
-
-def check_classes(data: str, samples: "Samples", counts: Mapping[str, int], classes: Sequence[str]) -> None:
-    """Refuse a single class, and amounts in place of classes.
-
-    Args:
-        data: What it is called, for messages.
-        samples: To learn from; where their labels are numbers, they have a column of these, too.
-        counts: How many samples each class has.
-        classes: Their names.
-
-    Raises:
-        DataError: There are fewer than two; or they are numbers, of which most stand at a single image.
-    """
-    alone = [*counts.values()].count(1)
-    if NUMBER in samples.columns and 2 * alone > len(classes) > DIGITS:
-        problem = f"{alone} of {len(classes)} classes stand at a single training image: numbers, and no names"
-        raise DataError(problem, Hint({"task": "regression"}))
-    if len(classes) < 2:
-        raise DataError(f"there is only one class ({', '.join(classes)})", unlabelled(data, "two classes"))
-
-
 # ---- what tasks have in common
-
-
-def other_columns(names: Sequence[str], useless: Collection[str], otherwise: str) -> Hint | str:
-    """A hint to learn the other columns; where there are none, what else would be needed."""
-    rest = [name for name in names if name not in useless]
-    return Hint({"label_column": ",".join(rest)}) if rest else otherwise
 
 
 def at_least_fp32(outputs: Tensor) -> Tensor:
@@ -497,17 +373,6 @@ def known_alone(
 def unit_of(input: Input) -> str:
     """What one sample is called, in the singular."""
     return "image" if isinstance(input, Preprocessing) else "pair"
-
-
-def wilson_interval(correct: int | float, images: int | float) -> tuple[float, float]:
-    """95 % interval of a fraction (Wilson, 1927): sensible also near 0 and 1 and for few images; (0, 1) for none."""
-    if images == 0:
-        return 0.0, 1.0
-    z = Z95
-    found, zz = correct / images, z * z
-    middle = (found + zz / (2 * images)) / (1 + zz / images)
-    half = z / (1 + zz / images) * math.sqrt(found * (1 - found) / images + zz / (4 * images * images))
-    return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
 def fraction_result(

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import NUMBER, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.layout import AS_FOUND, Layout
@@ -33,8 +33,9 @@ from vitrail.runs.data import CALIBRATE, REPORT, SELECT, Cut, Run, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.known import Seen, learn_groups
 from vitrail.runs.settings import Optimization, Settings, image_config
-from vitrail.tasks import TASKS, Codec, Task, check_column, choose_task
-from vitrail.tasks.task import NUMBERED, Input, Objective, unit_of
+from vitrail.tasks import Codec, Task, check_column, choose_task
+from vitrail.tasks.choice import read_as
+from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.budget import Budget
 from vitrail.training.configuration.rare import loss_of, units_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
@@ -269,9 +270,8 @@ def open_data(
         learnt = check_column(data, raw.columns(), own.task)
     else:
         learnt = choose_task(data, raw.columns(), task)
-        either = next((each for each in NUMBERED if each <= {*raw.columns()}), set[str]())
-        if task == "auto" and either:
-            raw = replace(raw, notes=(*raw.notes, read_as(learnt, *(either - {learnt.column}))))
+        if task == "auto" and (note := read_as(learnt, raw.columns())):
+            raw = replace(raw, notes=(*raw.notes, note))
 
     def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
         if own.task is None:
@@ -279,14 +279,6 @@ def open_data(
         return check_codec(learnt, raw, splits, separator, outputs=own.network is None)
 
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
-
-
-def read_as(learnt: Task, column: str) -> str:
-    """What whole numbers, which may be amounts or classes, are taken for, and what takes them for the other."""
-    other = next(task for task in TASKS.values() if task.column == column)
-    amounts = learnt.column == NUMBER
-    read, else_read = ("amounts", "classes, of several images each") if amounts else ("classes", "amounts")
-    return f"The numbers of the labels are read as {read}; --task {other.name} reads them as {else_read}."
 
 
 def prepare_run(

@@ -34,7 +34,7 @@ from vitrail.nn import ViT
 from vitrail.pages import ImageView
 from vitrail.pages.colour import overlay_pixels
 from vitrail.pages.render import escape
-from vitrail.tasks.task import wilson_interval
+from vitrail.statistics import wilson_interval
 
 
 @pytest.fixture(scope="module")

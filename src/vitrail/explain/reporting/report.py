@@ -51,8 +51,8 @@ from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import ImageView, MadeView, Rates
 from vitrail.runs.beside import NONE, TrainingImages
+from vitrail.statistics import wilson_interval
 from vitrail.tasks.target import OfLogits
-from vitrail.tasks.task import wilson_interval
 from vitrail.text import short_paths
 
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems

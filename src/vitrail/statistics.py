@@ -1,4 +1,4 @@
-"""The tests and intervals of an audit: of signs, of many tests at once, of how little would be missed, of means."""
+"""Intervals and tests: of a share, of means, of signs, of many tests at once, and of how little they would miss."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,20 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-LEVEL = 0.05  # of Holm's method
-POWER = 0.8  # with which a shortcut is named, where it is said how small a one would be missed
+LEVEL = 0.05  # the chance of any false name that Holm's method allows
+POWER = 0.8  # with which something is found, where it is said how little would be missed
 DRAWS = 2_000  # of the bootstrap
+Z95 = 1.959963984540054  # standard deviations of a normal distribution around its mean that hold 95 % of it
+
+
+def wilson_interval(correct: int | float, images: int | float) -> tuple[float, float]:
+    """95 % interval of a fraction (Wilson, 1927): sensible also near 0 and 1 and for few images; (0, 1) for none."""
+    if images == 0:
+        return 0.0, 1.0
+    found, z, zz = correct / images, Z95, Z95**2
+    middle = (found + zz / (2 * images)) / (1 + zz / images)
+    half = z / (1 + zz / images) * math.sqrt(found * (1 - found) / images + zz / (4 * images * images))
+    return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
 def sign_test(effects: Sequence[float]) -> float:
