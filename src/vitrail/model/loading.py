@@ -116,24 +116,43 @@ def load(
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
     stated = [name for name, value in foreign.items() if value is not None]
     if is_onnx(path):
-        from vitrail.model.onnx_file import open_onnx
-
-        model = open_onnx(path)
         given = {"task": task, "network": network, "parts": parts, "image_size": image_size, "channels": channels}
-        if taken := [*stated, *(name for name, value in given.items() if value is not None)]:
-            problem = f"{path} is an export, in which all is fixed, so {taken[0]} cannot be stated"
-            raise UsageError(problem, Hint(drop=FLAGS.get(taken[0], (taken[0],)), python=f"no {taken[0]}="))
-        return _read_as(bits, replace(model, loaded_from=named))
-    if is_foreign(path):
+        model = _open_export(path, [*stated, *(name for name, value in given.items() if value is not None)])
+    elif is_foreign(path):
         from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
 
         model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
-        return _read_as(bits, replace(model, loaded_from=named))
+    else:
+        for name in stated:
+            words = " and ".join(assume or ()) if name == "assume" else name
+            problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
+            raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
+        model = _open_own(path, task, network, parts)
+        if image_size is not None or channels is not None:  # which makes another network
+            model = resize_model(model, image_size, channels)
+        model.network.to(device)
+    model = replace(model, loaded_from=named)
+    return model if bits is None else replace(model, input=replace(model.preprocessing, bits=bits))
+
+
+def _open_export(path: str | Path, stated: Sequence[str]) -> Model:
+    """The model of an export.
+
+    Raises:
+        UsageError: Something is stated of it.
+    """
+    from vitrail.model.onnx_file import open_onnx
+
+    model = open_onnx(path)
+    if stated:
+        problem = f"{path} is an export, in which all is fixed, so {stated[0]} cannot be stated"
+        raise UsageError(problem, Hint(drop=FLAGS.get(stated[0], (stated[0],)), python=f"no {stated[0]}="))
+    return model
+
+
+def _open_own(path: str | Path, task: Task | None, network: nn.Module | None, parts: Parts | None) -> Model:
+    """The model of a folder of vitrail, on the CPU; see `load`."""
     folder, config = open_model(path)
-    for name in stated:
-        words = " and ".join(assume or ()) if name == "assume" else name
-        problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
-        raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
     passed = {"task": task, "network": network, "parts": parts}
     own, typed_path = own_objects_of(config), repr(str(path))
     check_passed(own, passed, typed_path, python_call("load", [typed_path], own))
@@ -159,11 +178,7 @@ def load(
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
         model = replace(model, facts=refresh_facts(model.facts, network))
-    model = replace(_with_background(model, folder), loaded_from=named)
-    if image_size is not None or channels is not None:  # which makes another network
-        model = resize_model(model, image_size, channels)
-    model.network.to(device)
-    return _read_as(bits, model)
+    return _with_background(model, folder)
 
 
 def open_first(model: str | Path | Model, call: str) -> Model:
@@ -180,10 +195,6 @@ def open_first(model: str | Path | Model, call: str) -> Model:
         return load(model) if isinstance(model, str | Path) else model
     except VitrailError as error:
         raise type(error)(error.problem, f"vitrail.{call}, the model first; or {error.hint}") from error
-
-
-def _read_as(bits: int | None, model: Model) -> Model:
-    return model if bits is None else replace(model, input=replace(model.preprocessing, bits=bits))
 
 
 def _with_background(model: Model, folder: Path) -> Model:
