@@ -20,7 +20,7 @@ from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
 from vitrail.data.readers.shards import LIMIT
-from vitrail.errors import DataError, Hint, UsageError, byte_size, counted
+from vitrail.errors import DataError, Hint, UsageError, all_of, byte_size, counted
 
 SOURCE = Path(__file__).parent.parent / "src" / "vitrail"
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
@@ -147,6 +147,7 @@ def test_numbers_in_words() -> None:
     assert counted(1, "image") == "1 image"
     assert counted(1258, "image") == "1,258 images"
     assert counted(2, "class", "classes") == "2 classes"
+    assert [all_of("abc"[:count]) for count in range(4)] == ["", "a", "a and b", "a, b and c"]
 
 
 def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -208,6 +208,11 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def all_of(names: Sequence[str]) -> str:
+    """a, b and c: for messages."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
     """The known name that is meant, whatever its capitals, or None.
 

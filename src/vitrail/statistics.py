@@ -24,7 +24,7 @@ def wilson_interval(correct: int | float, images: int | float) -> tuple[float, f
 
 def sign_test(effects: Sequence[float]) -> float:
     """p of the exact one-sided sign test: that so many effects are above zero where either sign is as likely."""
-    above, below = sum(value > 0 for value in effects), sum(value < 0 for value in effects)
+    above, below = (sum(bool(sign * value > 0) for value in effects) for sign in (1, -1))
     count = above + below
     return sum(math.comb(count, k) for k in range(above, count + 1)) / 2**count if count else 1.0
 

@@ -105,7 +105,7 @@ def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
         effects = rng.normal(0.3, 1, count).round(1)
         above, below = int((effects > 0).sum()), int((effects < 0).sum())
         expected = binomtest(above, above + below, alternative="greater").pvalue
-        assert sign_test(effects.tolist()) == pytest.approx(expected, rel=1e-12)
+        assert sign_test(effects.tolist()) == sign_test([*effects]) == pytest.approx(expected, rel=1e-12)
     assert sign_test([]) == sign_test([0.0, 0.0]) == 1
     # the example of R's p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm")
     assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
@@ -261,6 +261,10 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     assert found.interval == pytest.approx((0.0524, 0.3339), abs=2e-3)
     assert found.clear
     assert not changes_since({"supported": Figure(0.61, (0.5, 0.71), 80)}, {"supported": before})[0].clear
+    number = Figure(0, (0, 0), 3)
+    assert changes_since({"shortcuts": number, "weak": now}, {"shortcuts": number.to_dict(), "weak": before}) == [
+        found._replace(name="weak")
+    ]
     good = {"figures": {"border": now.to_dict()}, "fingerprints": {"data": "x"}, "asked": {"cat": [6, 6]}}
     good["shortcuts"] = [{"label": "cat", "words": "the rim", "named": True}]
     wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}]

@@ -16,6 +16,7 @@ from vitrail.audit.sampling import open_split
 from vitrail.data.layout import AS_FOUND
 from vitrail.io import AUDIT, is_page
 from vitrail.model import load
+from vitrail.text import percent
 
 AGENTS = Path(__file__).resolve().parents[2] / "AGENTS.md"
 
@@ -54,10 +55,34 @@ def test_an_audit_of_labelled_images(cli: Cli, tmp_path: Path, monkeypatch: pyte
     }
     assert not any(each["clear"] or each["difference"] for each in again["changes"])
     assert again["changes"]
+    assert "shortcuts" in again["figures"]
+    assert not any(each["name"] == "shortcuts" for each in again["changes"])
+    other = float(found["figures"]["supported"]["value"] < 0.5)
+    then = found["figures"] | {"supported": {"value": other, "interval": [other, other], "images": 6}}
+    Path("earlier.json").write_text(json.dumps(found | {"figures": then}))
+    told = cli(*words, "--out", "audit.html", "--against", "earlier.json")
+    assert told.code == 0, told.err
+    (change,) = (each for each in json.loads(Path("audit.json").read_text("utf-8"))["changes"] if each["clear"])
+    (line,) = (line for line in told.out.splitlines() if line.startswith("changed: "))
+    shares = [percent(each) for each in (change["before"], change["now"], *change["interval"])]
+    assert re.findall(r"-?[\d.]+ %", line) == shares
+    assert all(each in Path("audit.html").read_text("utf-8") for each in (*shares, percent(change["difference"])))
     base = ("audit", run, "photos", "--out")
     must_refuse(cli(*base, "audit.html", "--method", "rollout", "--count", "7"), USAGE, "audit")
     must_refuse(cli(*base, "audit.html", "--count", "6"), USAGE, "audit")
     must_refuse(cli(*base, "photos/audit.html"), USAGE, "photos")
+    for file in (tmp_path / "photos" / "a").iterdir():
+        file.write_bytes(b"no image")
+    (note,) = (each for each in broken(cli, run) if file.suffix in each)
+    (name,) = re.findall(r"a/\S+(?=: )", note)
+    assert note.count(Path(name).name) == 1
+
+
+def broken(cli: Cli, run: str) -> list[str]:
+    """The notes where the images of a class cannot be read."""
+    answer = cli("audit", run, "photos", "--count", "3", "--method", "rollout", "--out", "broken.html", "--json")
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)["notes"]
 
 
 def test_images_without_labels_and_few_of_them(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,8 +125,6 @@ def audit(
     side = min(model.preprocessing.size)
     small = [edit.words for edit in edits if side < edit.least]
     edits = tuple(edit for edit in edits if side >= edit.least)
-    if small:
-        notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
     wanted = ReportOptions(method, background=None if background is None else str(background), precision=precision)
     stored = [each for each in plan_report(model, wanted).methods if each.folder is not None]
     check_maps(stored, samples.images.names(), model.preprocessing.size, patch_grid(model))
@@ -148,6 +146,8 @@ def audit(
             second = partial(choose_searched, model, samples, len(explained))
             searched = searched_images(where, lambda: second(passes(), edits))
             tried, shortcuts = shortcut_jobs(made, searched, where, cluster, progress)
+    if small and searched.asked:
+        notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
     found = found_by(made, explained, searched, lines, tried, shortcuts)
     found = replace(
         found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes), command=command
@@ -220,7 +220,7 @@ def found_by(
     model, samples, name = asked.model, asked.samples, asked.model.output.name
     drops = [line["areas"] for line in lines if line.get("areas")]
     broken = [(line["file"], line["problem"]) for line in lines if "problem" in line]
-    unread = [short_paths(why if why.startswith(file) else f"{file}: {why}", 1) for file, why in broken]
+    unread = [f"{file}: {short_paths(_without_name(why, file), 1)}" for file, why in broken]
     notes = [*searched.notes, *areas_notes(asked, drops)]
     notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
@@ -254,6 +254,12 @@ def found_by(
         },
         pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
     )
+
+
+def _without_name(problem: str, file: str) -> str:
+    """What is said of a file, without the path of it that stands before."""
+    where, _, why = problem.partition(": ")
+    return why if Path(where).name == Path(file).name else problem
 
 
 def verdict_rates(
@@ -293,8 +299,10 @@ def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list
     """Where the evidence could not be measured, and why; and how many images have a mask, where not all have."""
     count, images, notes = sum(MASK in each for each in drops), counted(len(drops), "image"), list[str]()
     if len(drops) < LEAST_IMAGES:
-        notes.append(f"Where the evidence is was not measured: {images} with evidence, and {LEAST_IMAGES} are needed.")
-    elif asked.masks is not None and count < LEAST_IMAGES:
+        notes.append(
+            f"The place of the evidence was not measured: {images} with evidence, and {LEAST_IMAGES} are needed."
+        )
+    if asked.masks is not None and count < min(LEAST_IMAGES, len(drops)):
         some = f"{count} of {images} with evidence have one, and {LEAST_IMAGES} are needed"
         notes.append(f"What lies in the masks was not measured: {some}.")
     elif asked.masks is not None and count < len(drops):

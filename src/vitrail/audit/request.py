@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import SearchedImages
 from vitrail.data.columns import Samples
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, all_of
 from vitrail.explain.reporting.plan import ReportOptions
 from vitrail.io import other_out, read_json, to_json, write_file
 from vitrail.jobs.precision import identity_of
@@ -65,7 +65,7 @@ def explained_images(
             problem = f"{folder}, the folder for the parts of the audit, exists"
             if before is not None:
                 differing = [name for name in job if before["job"].get(name) != job[name]]
-                problem = f"{folder} is of an audit with other {' and '.join(differing)}"
+                problem = f"{folder} is of an audit with other {all_of(differing)}"
             raise UsageError(problem, other_out(folder))
         before = {"job": job, "explained": make()}
         write_file(file, to_json(before))

@@ -98,7 +98,7 @@ class Change(NamedTuple):
 
 
 def changes_since(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> list[Change]:
-    """What changed, of each figure that both audits have.
+    """What changed, of each share that both audits have; the number of shortcuts is no share of images.
 
     Args:
         figures: Of this audit.
@@ -106,7 +106,7 @@ def changes_since(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> 
     """
     found = list[Change]()
     for name, now in figures.items():
-        if (row := earlier.get(name)) is None:
+        if name == SHORTCUTS or (row := earlier.get(name)) is None:
             continue
         before = Figure.of(row)
         gap = now.value - before.value

@@ -217,6 +217,7 @@ def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[
 
 def _left_aside(few: Sequence[str], late: Sequence[str]) -> tuple[str, ...]:
     """Of which classes no part of the image was tried, and why."""
+    few, late = ([f"“{name}”" for name in names] for names in (few, late))
     why = f"of them there are fewer than {LEAST_SIZE} images in a half, where copies and images of one group count once"
     notes = [f"No part of the image was tried for {some_of(few)}: {why}."] * bool(few)
     why = "they did not fit into the time or the passes (--count, --max-time)"

@@ -104,5 +104,7 @@ def _print_audit(found: Audit) -> None:
         print_table(rows, ("class (worst first)", "images", "supported"))
     for change in found.changes:
         if change.clear:
-            print_line(f"changed: {change.name} {change.before:.3g} to {change.now:.3g}")
+            low, high = map(percent, change.interval)
+            both = f"{percent(change.before)} to {percent(change.now)}"
+            print_line(f"changed: {change.name} {both} (difference {low} to {high})")
     print_line("")
