@@ -17,7 +17,7 @@ from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
-from vitrail.audit.rules import Figure, changes_since, check_rules, check_rules_of_classes, read_audit, read_rules
+from vitrail.audit.rules import EXAMPLE, Figure, changes_since, check_rules_of_classes, read_audit, read_rules
 from vitrail.audit.sampling import (
     OF_TEST,
     SIZES,
@@ -232,25 +232,43 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         ("supported:tulip>0.5", False),
     ):
         (rule,) = read_rules(text)
-        check_rules([rule])
         assert (not rule.failure(figures)) == holds, text
     assert [rule.name for rule in read_rules("supported>=0.7, border<0.1")] == ["supported", "border"]
     commas = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
     assert [rule.name for rule in commas] == ["supported:tench, Tinca tinca", "border"]
-    for wrong in ("supported", "supported=0.7", "supported>=", "", "border<1.2.3"):
-        with pytest.raises(UsageError):
+    for wrong, mended in (
+        ("supported", EXAMPLE),
+        ("supported>=", EXAMPLE),
+        ("", EXAMPLE),
+        ("border<1.2.3", EXAMPLE),
+        ("accuracy>0.5", EXAMPLE),
+        ("supported=0.7,border<0.2", "border<0.2"),
+        ("supportd>=0.7", "supported>=0.7"),
+        ("supported=>0.7", "supported>=0.7"),
+        ("border =< 5%", "border<=0.05"),
+        ("supported>=70", "supported>=0.7"),
+        ("supported>=7000", EXAMPLE),
+        ("supported>=170%", EXAMPLE),
+        ("shortcuts<=0,bordr=<20,accuracy>0.5, weak < .3", "shortcuts<=0,border<=0.2,weak < .3"),
+    ):
+        with pytest.raises(UsageError) as refused:
             read_rules(wrong)
-    with pytest.raises(UsageError):
-        check_rules(read_rules("accuracy>0.5"), True)
+        assert refused.value.hint.flags == {"fail_under": mended}, wrong
+        read_rules(mended)
+    with must_raise(UsageError, "'=>'"):
+        read_rules("border<0.1,supported=>0.7")
     classes = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
     check_rules_of_classes(classes, ["goldfish", "tench, Tinca tinca"])
-    check_rules_of_classes(classes, [])  # of a model whose answers have no names
     with must_raise(UsageError, "tench") as caught:
-        check_rules_of_classes(classes, ["goldfish", "tench"])
-    check_rules_of_classes(read_rules(caught.value.hint.flags["fail_under"]), ["goldfish", "tench"])
-    check_rules(read_rules("mask>0.5"), True)
-    with pytest.raises(UsageError):
-        check_rules(read_rules("mask>0.5"), False)
+        check_rules_of_classes(classes, ["goldfish", "tench, tinca"])
+    assert caught.value.hint.flags == {"fail_under": "supported:tench, tinca>=0.5,border<0.1"}
+    with must_raise(UsageError, "tench") as caught:
+        check_rules_of_classes(classes, [])
+    assert caught.value.hint.flags == {"fail_under": "border<0.1"}
+    assert read_rules("mask>0.5") == read_rules("mask>0.5", masks=True)
+    with must_raise(UsageError, "mask") as caught:
+        read_rules("border<.1,mask>0.5", masks=False)
+    assert caught.value.hint.flags == {"fail_under": "border<.1"}
 
 
 def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:

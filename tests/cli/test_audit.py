@@ -71,6 +71,11 @@ def test_an_audit_of_labelled_images(cli: Cli, tmp_path: Path, monkeypatch: pyte
     must_refuse(cli(*base, "audit.html", "--method", "rollout", "--count", "7"), USAGE, "audit")
     must_refuse(cli(*base, "audit.html", "--count", "6"), USAGE, "audit")
     must_refuse(cli(*base, "photos/audit.html"), USAGE, "photos")
+    shutil.copytree("photos", "two", ignore=shutil.ignore_patterns("c"))
+    for data, name in (("photos", "d"), ("two", "c")):
+        refused = cli("audit", run, data, "--out", "rule.html", "--fail-under", f"border<1,supported:{name}>0.7")
+        must_refuse(refused, USAGE, f"supported:{name}")
+        assert not Path("rule").exists()
     for file in (tmp_path / "photos" / "a").iterdir():
         file.write_bytes(b"no image")
     (note,) = (each for each in broken(cli, run) if file.suffix in each)

@@ -155,6 +155,21 @@ def audit(
     return found if earlier is None else compared(found, earlier)
 
 
+def classes_with_images(
+    model: Model, data: Data | None, root: Path | None, split: str | None, layout: Layout
+) -> list[str]:
+    """The classes that an audit can have rates of, see `open_split`; any, of models that explain one of several labels.
+
+    Raises:
+        UsageError: There are no data.
+        DataError: They cannot be used.
+    """
+    if model.output.limits is not None:
+        return [*model.output.names]
+    there = (known_labels(model, open_split(model, data, root, split, layout).samples) == 1).any(axis=0)
+    return [model.output.name(number) for number in np.flatnonzero(there).tolist()]
+
+
 # ---- the jobs
 
 

@@ -20,10 +20,11 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-RULE = re.compile(r"\s*(.+?)\s*(>=|<=|>|<)\s*([0-9.]+)\s*(%?)\s*")
+RULE = re.compile(r"(.+?)\s*(>=|<=|=>|=<|==?|>|<)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(%?)")  # with signs that are none
 EXAMPLE = "supported>=0.7,border<0.1"
-SUPPORTED, SHORTCUTS = "supported", "shortcuts"
-NAMES = (SUPPORTED, "weak", "no better than random", "cannot tell", "border", "mask", "background", SHORTCUTS)
+SUPPORTED, SHORTCUTS, OF_CLASS = "supported", "shortcuts", "supported:"
+MASKED = ("mask", "background")  # measured where there are masks
+NAMES = (SUPPORTED, "weak", "no better than random", "cannot tell", "border", *MASKED, SHORTCUTS)
 
 
 class Figure(NamedTuple):
@@ -61,11 +62,20 @@ class Rule(NamedTuple):
     sign: str
     limit: float
 
+    @property
+    def words(self) -> str:
+        """As it is typed."""
+        return f"{self.name}{self.sign}{self.limit:g}"
+
+    @property
+    def of_class(self) -> str:
+        """The class that it is of; empty of any other figure."""
+        return self.name.removeprefix(OF_CLASS) if self.name.startswith(OF_CLASS) else ""
+
     def failure(self, figures: Mapping[str, Figure]) -> str:
         """Why it does not hold, in a line; empty where it does."""
-        said = f"{self.name}{self.sign}{self.limit:g}"
         if self.name not in figures:
-            return f"{said}: there is no figure for it in this audit"
+            return f"{self.words}: there is no figure for it in this audit"
         found = figures[self.name]
         worse = found.interval[0 if self.sign[0] == ">" else 1]
         if COMPARE[self.sign](worse, self.limit):
@@ -75,7 +85,7 @@ class Rule(NamedTuple):
         if self.name == SHORTCUTS:
             words = f" in {counted(found.images, 'class', 'classes')}"
             words += f"; not searched: {counted(round(high - low), 'class', 'classes')}" * (high > low)
-        return f"{said}: {self.name} is {found.value:.3g}{words}"
+        return f"{self.words}: {self.name} is {found.value:.3g}{words}"
 
 
 class Change(NamedTuple):
@@ -137,52 +147,82 @@ def read_audit(file: Path) -> dict[str, Any]:
     return found
 
 
-def read_rules(text: str) -> list[Rule]:
+class Fault(NamedTuple):
+    """What is wrong with a rule, in a line, and the rule as it was probably meant; empty where nobody knows."""
+
+    problem: str
+    meant: str = ""
+
+
+def refuse(rules: Sequence[str], faults: Sequence[Fault | None]) -> None:
+    """Refuse the first rule with a fault; the hint keeps those without one, and mends the others where it is known how.
+
+    Raises:
+        UsageError: There is one with a fault.
+    """
+    kept = [rule if fault is None else fault.meant for rule, fault in zip(rules, faults, strict=True)]
+    for fault in filter(None, faults):
+        raise UsageError(fault.problem, Hint({"fail_under": ",".join(filter(None, kept)) or EXAMPLE}))
+
+
+def read_rules(text: str, masks: bool = True) -> list[Rule]:
     """The rules of a text.
 
-    Raises:
-        UsageError: One cannot be read.
-    """
-    found = list[Rule]()
-    for part in re.split(r"(?<=[0-9.%])\s*,", text):  # names of classes may hold commas
-        if (match := RULE.fullmatch(part)) is None:
-            raise UsageError(f"'{part.strip()}' is no rule: NAME>=NUMBER or NAME<NUMBER", Hint({"fail_under": EXAMPLE}))
-        name, sign, limit, hundredth = match.groups()
-        try:
-            found.append(Rule(name, sign, float(limit) / (100 if hundredth else 1)))
-        except ValueError:
-            raise UsageError(
-                f"'{limit}' in the rule '{part.strip()}' is no number", Hint({"fail_under": EXAMPLE})
-            ) from None
-    return found
-
-
-def check_rules_of_classes(rules: Sequence[Rule], classes: Sequence[str]) -> None:
-    """Refuse a rule of a class that the model does not have.
+    Args:
+        text: Rules with commas between them.
+        masks: Whether there are masks, of which figures are measured.
 
     Raises:
-        UsageError: Names one that is like it.
+        UsageError: One cannot be read, or is of a figure that no audit has, or not one without masks, or of a share
+            that none can be.
     """
-    for name in (rule.name.removeprefix(f"{SUPPORTED}:") for rule in rules if rule.name.startswith(f"{SUPPORTED}:")):
-        if classes and name not in classes:
-            meant = f"{SUPPORTED}:{nearest(name, classes) or classes[0]}>=0.7"
-            raise UsageError(f"the rule '{SUPPORTED}:{name}' is of no class of the model", Hint({"fail_under": meant}))
+    parts = [part.strip() for part in re.split(r"(?<=[0-9.%])\s*,", text)]  # names of classes may hold commas
+    read = [_read_rule(part, masks) for part in parts]
+    refuse(parts, [fault for _, fault in read])
+    return [rule for rule, _ in read]
 
 
-def check_rules(rules: Sequence[Rule], masks: bool = True) -> None:
-    """Refuse a rule of a figure that no audit has, or not one without masks, or of a share that none can be.
+def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
+    """A rule and what is wrong with it; the first thing of several, and all of them mended."""
+    if (match := RULE.fullmatch(part)) is None:
+        signs = f"one of the signs {', '.join(COMPARE)}"
+        return Rule("", ">", 0), Fault(f"'{part}' is no rule: a rule is a name, {signs} and a number")
+    name, sign, number, hundredth = match.groups()
+    limit, problems, known = float(number) / (100 if hundredth else 1), list[str](), True
+    if sign not in COMPARE:
+        problems.append(f"'{sign}' in the rule '{part}' is no sign; the signs are {', '.join(COMPARE)}")
+        sign, known = sign[::-1], sign[::-1] in COMPARE
+    if name not in NAMES and not name.startswith(OF_CLASS):
+        problems.append(f"no audit has a figure '{name}'; there are {', '.join(NAMES)}, {OF_CLASS}CLASS")
+        near = nearest(name, NAMES)
+        name, known = near or name, known and near is not None
+    if name in MASKED and not masks:
+        problems.append(f"'{name}' is measured where there are masks, and none were given")
+        known = False
+    if name != SHORTCUTS and limit > 1:
+        problems.append(f"the rule '{part}' asks for a share above 1, which is all of them")
+        limit, known = limit / 100, known and limit <= 100 and not hundredth
+    rule = Rule(name, sign, limit)
+    return rule, Fault(problems[0], rule.words if known else "") if problems else None
+
+
+def check_rules_of_classes(rules: Sequence[Rule], classes: Sequence[str], where: str = "the model") -> None:
+    """Refuse a rule of a class that is not there.
+
+    Args:
+        rules: All.
+        classes: That are there.
+        where: What has these classes: the model, or the data, which have images of them.
 
     Raises:
-        UsageError: Names those that there are.
+        UsageError: The hint has the name that is like it.
     """
+    faults = list[Fault | None]()
     for rule in rules:
-        if rule.name not in NAMES and not rule.name.startswith(f"{SUPPORTED}:"):
-            problem = f"no audit has a figure '{rule.name}'; there are {', '.join(NAMES)}, {SUPPORTED}:CLASS"
-            raise UsageError(problem, Hint({"fail_under": EXAMPLE}))
-        if rule.name != SHORTCUTS and not rule.limit <= 1:
-            problem = f"the rule '{rule.name}{rule.sign}{rule.limit:g}' asks for a share above 1, which is all of them"
-            raise UsageError(problem, Hint({"fail_under": EXAMPLE}))
-        if rule.name in ("mask", "background") and not masks:
-            raise UsageError(
-                f"'{rule.name}' is measured where there are masks, and none were given", Hint({"fail_under": EXAMPLE})
-            )
+        name, fault = rule.of_class, None
+        if name and name not in classes:
+            near = nearest(name, classes)
+            meant = rule._replace(name=f"{OF_CLASS}{near}").words if near else ""
+            fault = Fault(f"the rule '{rule.words}' is of '{name}', no class of {where}", meant)
+        faults.append(fault)
+    refuse([rule.words for rule in rules], faults)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from vitrail.audit.job import audit
+from vitrail.audit.job import audit, classes_with_images
 from vitrail.audit.result import Audit
-from vitrail.audit.rules import check_rules, check_rules_of_classes, read_audit, read_rules
+from vitrail.audit.rules import check_rules_of_classes, read_audit, read_rules
 from vitrail.cli.args import AuditOptions
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
@@ -34,8 +34,7 @@ def run(options: AuditOptions, command: str) -> int:
     Raises:
         RunError: A rule of --fail-under does not hold.
     """
-    rules = [] if options.fail_under is None else read_rules(options.fail_under)
-    check_rules(rules, options.masks is not None)
+    rules = [] if options.fail_under is None else read_rules(options.fail_under, options.masks is not None)
     earlier = None if options.against is None else read_audit(options.against)
     page = audit_place(options.out)
     check_writable(page)
@@ -44,16 +43,20 @@ def run(options: AuditOptions, command: str) -> int:
         check_outside(page, options.data)
     threads = job_entry(folder / "maps.jsonl", "torch_threads") or (None if options.ray is None else 1)
     model = load_model(options.run, options, BATCH, [options.data] if options.data else [], threads)
-    check_rules_of_classes(rules, model.output.names)
+    layout, data = Layout.of(options), options.data or None
+    if model.output.names and any(rule.of_class for rule in rules):
+        check_rules_of_classes(rules, model.output.names)
+        there = classes_with_images(model, data, options.data_root, options.split, layout)
+        check_rules_of_classes(rules, there, "which the data have an image")
     with progress_bar(*STAGES) as progress:
         found = audit(
             model,
-            options.data or None,
+            data,
             masks=options.masks,
             count=options.count,
             method=options.method or DEFAULT,
             data_root=options.data_root,
-            layout=Layout.of(options),
+            layout=layout,
             split=options.split,
             background=options.background,
             precision=options.precision,
