@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from scipy.ndimage import distance_transform_cdt
 from scipy.stats import binom, binomtest, t
 from sklearn.datasets import load_digits
 
+import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.audit import EDITS, Edit, box, shortcuts
+from vitrail.audit import EDITS, Edit, box, sampling, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
 from vitrail.audit.rules import EXAMPLE, Figure, changes_since, check_rules_of_classes, read_audit, read_rules
@@ -30,7 +32,10 @@ from vitrail.audit.sampling import (
     pairs_of_copies,
 )
 from vitrail.audit.swaps import Move, Swap
+from vitrail.data.columns import Column, Labels, Samples, Texts
+from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, UsageError
+from vitrail.explain import Gridded
 from vitrail.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
 
 BY_NAME = {edit.name: edit for edit in EDITS}
@@ -189,6 +194,64 @@ def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> No
         assert (labels[trio.other], labels[trio.third]) == trio.others
         assert trio.other != trio.third
         assert len({side[units[row]] for row in (trio.own, trio.other, trio.third)}) == 1
+
+
+def searched_in(labels: list[int], scenes: list[int], groups: list[str], fine: bool = True) -> sampling.SearchedImages:
+    """Which images are searched of a set in memory.
+
+    Args:
+        labels: Of each image.
+        scenes: What each shows; images of one scene are copies.
+        groups: Of each; none where images belong to none.
+        fine: Whether scenes are so fine that strangers are told from near copies: these are noisy, and every second is
+            mirrored. Others are exact.
+    """
+    rng, shown = np.random.default_rng(0), Counter[int]()
+    made = rng.integers(30, 226, (max(scenes) + 1, 32, 32, 3) if fine else (max(scenes) + 1, 8, 8, 3))
+    pixels = made[scenes] if fine else made[scenes].repeat(4, 1).repeat(4, 2)
+    for row, scene in enumerate(scenes if fine else ()):
+        pixels[row] = pixels[row, :, :: -1 if shown[scene] % 2 else 1] + rng.integers(-4, 5, (32, 32, 3))
+        shown[scene] += 1
+    names = tuple(f"class {label}" for label in range(max(labels) + 1))
+    columns: dict[str, Column] = {"label": Labels(np.array(labels, np.int64), names)}
+    if groups:
+        columns["group"] = Texts(tuple(groups))
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, len(names)))
+    model = vitrail.Model(Gridded(network.eval(), (4, 4)), vitrail.Preprocessing((32, 32)), vitrail.Classes(names))
+    return sampling.choose_searched(
+        model, Samples(ArrayImages(pixels.astype(np.uint8)), columns), 10**6, float("inf"), EDITS
+    )
+
+
+def test_of_near_copies_and_of_a_group_one_image_is_a_witness() -> None:
+    """Copies of one scene stand in all classes, and groups hold images of two; all others are witnesses of their own.
+
+    What is asked of each class is known: each scene, or each group, at most once, in one half.
+    """
+    labels = [row % 3 for row in range(132)]
+    scenes = [row if row % 4 else 0 for row in range(132)]
+    groups = [f"group {row // 4}" for row in range(240)]
+    of_groups = [(row // 4 + (row % 4 == 3)) % 3 for row in range(240)]
+    for own, found, families in (
+        (labels, searched_in(labels, scenes, []), scenes),
+        (labels, searched_in(labels, scenes, [], fine=False), scenes),
+        (of_groups, searched_in(of_groups, [*range(240)], groups), groups),
+    ):
+        assert {*found.asked} == {0, 1, 2}
+        assert found.left == ()
+        rows = [{row for trio in half for row in trio[:3]} for half in found.halves]
+        assert not rows[0] & rows[1]
+        asked = Counter(families[row] for half in rows for row in half)
+        assert {*asked.values()} == {1}
+        for half, counts in zip(found.halves, zip(*found.asked.values(), strict=True), strict=True):
+            for label, count in zip(found.asked, counts, strict=True):
+                assert sampling.LEAST_SIZE <= sum(trio.label == label for trio in half) <= count
+            assert len({trio.own for trio in half}) == len(half)
+            for trio in half:
+                assert len({families[row] for row in trio[:3]}) == 3
+                assert own[trio.own] == trio.label
+        assert sum(map(sum, found.asked.values())) <= len({*families})
+        assert len(asked) > len({*families}) / 2  # strangers are no copies
 
 
 def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_have_it() -> None:
