@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, sampling, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
+from vitrail.audit.job import areas_notes
+from vitrail.audit.request import AuditRequest
 from vitrail.audit.rules import EXAMPLE, Figure, changes_since, check_rules_of_classes, read_audit, read_rules
 from vitrail.audit.sampling import (
     OF_TEST,
@@ -282,6 +285,17 @@ def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:
         "moved_interval": [2 / 30] * 2,
     }
     assert shares([]) == {}
+
+
+def test_of_few_images_it_is_told_that_there_is_no_figure_and_how_many_have_a_mask() -> None:
+    nothing: Any = None
+    asked = AuditRequest(nothing, nothing, nothing, (), Path("masks"), {})
+    for images, masks, notes in ((4, 4, 1), (4, 1, 2), (0, 0, 1), (12, 12, 0), (12, 11, 1), (12, 3, 1)):
+        drops = [{"all": 1.0, **({"mask": [0.5, 0.1]} if row < masks else {})} for row in range(images)]
+        told = areas_notes(asked, drops)
+        assert len(told) == notes, (images, masks)
+        assert all(str(images) in note for note in told)
+        assert not 0 < masks < images or str(masks) in told[-1]
 
 
 def test_the_worse_end_of_an_interval_decides_a_rule() -> None:

@@ -71,6 +71,13 @@ def test_an_audit_of_labelled_images(cli: Cli, tmp_path: Path, monkeypatch: pyte
     must_refuse(cli(*base, "audit.html", "--method", "rollout", "--count", "7"), USAGE, "audit")
     must_refuse(cli(*base, "audit.html", "--count", "6"), USAGE, "audit")
     must_refuse(cli(*base, "photos/audit.html"), USAGE, "photos")
+    shutil.copytree("masks", "others")
+    for number, mask in enumerate(Path("others").iterdir()):
+        mask.rename(f"others/{number} of none.png")
+    for folder in ("others", "nowhere"):
+        refused = cli("audit", run, "photos", "--out", "mask.html", "--masks", folder)
+        must_refuse(refused, DATA, folder)
+        assert not Path("mask").exists()
     shutil.copytree("photos", "two", ignore=shutil.ignore_patterns("c"))
     for data, name in (("photos", "d"), ("two", "c")):
         refused = cli("audit", run, data, "--out", "rule.html", "--fail-under", f"border<1,supported:{name}>0.7")

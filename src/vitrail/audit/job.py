@@ -43,6 +43,7 @@ from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
 from vitrail.data.layout import AS_FOUND, Layout
+from vitrail.data.masks import check_any_mask
 from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
@@ -110,7 +111,7 @@ def audit(
 
     Raises:
         UsageError: There are no data, or something else lies in the folder.
-        DataError: The model or the data cannot be used.
+        DataError: The model, the data or the masks cannot be used.
     """
     model = model if isinstance(model, Model) else load(model)
     if model.reads_text or model.output.generates or model.output.choose is None:
@@ -122,6 +123,8 @@ def audit(
     samples, notes = opened.samples, opened.notes
     for note in notes:
         notify(note)
+    if masks is not None:
+        check_any_mask(samples.images.names(), Path(masks))
     side = min(model.preprocessing.size)
     small = [edit.words for edit in edits if side < edit.least]
     edits = tuple(edit for edit in edits if side >= edit.least)

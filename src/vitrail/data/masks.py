@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from vitrail.data.images import SIXTEEN_BIT, FileImages, NamedImage
-from vitrail.errors import DataError, located
+from vitrail.errors import DataError, counted, located
 
 
 def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Image | None:
@@ -25,6 +25,26 @@ def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Im
     return Image.fromarray(pixels) if pixels.any() else None
 
 
+def mask_places(name: str, folder: Path) -> tuple[Path, Path]:
+    """Where the mask of an image may lie: the first that is there counts."""
+    path = Path(name)
+    return folder / path.parent.name / f"{path.stem}.png", folder / f"{path.stem}.png"
+
+
+def check_any_mask(names: Sequence[str], folder: Path) -> None:
+    """Refuse a folder without a mask of any of these images.
+
+    Raises:
+        DataError: There is no such folder, or no file in it has the name of an image.
+    """
+    hint = "masks in PNG files: DIR/NAME.png or DIR/FOLDER/NAME.png for the image FOLDER/NAME.jpg"
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder} with masks", hint)
+    if not any(place.is_file() for name in names for place in mask_places(name, folder)):
+        problem = f"no file in {folder} is the mask of any of {counted(len(names), 'image')}"
+        raise DataError(f"{problem}: of {names[0]} it would be {mask_places(names[0], folder)[0]}", hint)
+
+
 def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
     """The images with their masks: DIR/NAME.png for an image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
 
@@ -36,8 +56,7 @@ def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
         raise DataError(f"there is no folder {folder} with masks", "a folder with a PNG file for each image")
     found, of = list[NamedImage](), dict[Path, str]()
     for one in images:
-        path = Path(one.name)
-        places = (folder / path.parent.name / f"{path.stem}.png", folder / f"{path.stem}.png")
+        places = mask_places(one.name, folder)
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             problem = f"there is no mask for {one.name}: {places[1]} is missing"
