@@ -1,6 +1,10 @@
 """Maps that other tools computed, in folders of arrays, are audited like those of a method, and side by side."""
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -13,10 +17,10 @@ from torch import Tensor
 
 from tests.audit.marked import EACH, digits, honest
 from tests.errors import must_raise
-from vitrail.audit import EDITS, Audit, audit
+from vitrail.audit import EDITS, Audit, Edit, audit
 from vitrail.data.images import open_image
 from vitrail.errors import DataError, UsageError
-from vitrail.explain import Attribution, report, saliency, trust
+from vitrail.explain import Attribution, generic_attention, report, saliency, trust
 
 FEW = tuple(edit for edit in EDITS if edit.name == "upper-left")
 MODEL, COUNT = honest(), 4
@@ -44,8 +48,6 @@ def maps_of(photos: Path, folder: Path, explain: Callable[[Tensor], np.ndarray],
 
 
 def generic(image: Tensor) -> np.ndarray:
-    from vitrail.explain import generic_attention
-
     return generic_attention(MODEL.network, image).values[0].numpy()
 
 
@@ -105,6 +107,68 @@ def test_a_stopped_audit_goes_on_with_these_maps_and_no_others(photos: Path, tmp
     np.save(file, np.load(file) + 1)
     with must_raise(UsageError, "maps"):
         audited(photos, folder, tmp_path / "parts", count=2)
+
+
+def test_a_stopped_audit_refuses_what_has_changed_under_the_same_names(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person's own method and part, masks and a background: as they were it goes on, and else it names what differs.
+
+    As of two commands, of which each imports the method anew.
+    """
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    method, masks, background = tmp_path / "own_method_of_audit.py", tmp_path / "masks", tmp_path / "background"
+    copytree(photos, masks)  # a digit is bright, all else is black
+    copytree(photos / "7", background)
+    for number in range(10):
+        digits(marked=False)[number][0].save(background / f"more {number}.png")
+    method.write_text("def mine(network, images, target=None):\n    return images.abs().sum(dim=1)\n")
+
+    def stated(edits: tuple[Edit, ...]) -> Audit:
+        monkeypatch.delitem(sys.modules, method.stem, raising=False)
+        importlib.invalidate_caches()
+        return audit(
+            MODEL,
+            str(photos),
+            masks=masks,
+            count=2,
+            method=f"{method.stem}:mine",
+            edits=edits,
+            background=background,
+            folder=tmp_path / "parts",
+        )
+
+    own = Edit("bright", "what is bright", exchange=lambda receivers, donors: torch.maximum(receivers, donors))
+    first = stated((*FEW, own))
+    lines = (tmp_path / "parts" / "maps.jsonl").read_bytes()
+    file, mask, image = masks / "7" / "0.png", (masks / "7" / "0.png").read_bytes(), background / "0.png"
+    assert found_by(stated((*FEW, own))) == found_by(first)
+    other = replace(own, exchange=lambda receivers, donors: torch.minimum(receivers, donors))
+    for edits in ((*FEW, other), (*FEW, replace(own, expected=True))):
+        with must_raise(UsageError, "parts"):
+            stated(edits)
+    for place, content, named in (
+        (method, method.read_bytes().replace(b"images.abs", b"-images.abs"), "method"),
+        (image, (background / "more 1.png").read_bytes(), "background"),
+        (file, mask[:-1] + b"x", "masks"),
+    ):
+        before, when = place.read_bytes(), place.stat()
+        place.write_bytes(content)
+        with must_raise(UsageError, rf"other {named}$|other {named}\n"):
+            stated((*FEW, own))
+        place.write_bytes(before)
+        os.utime(place, ns=(when.st_atime_ns, when.st_mtime_ns))
+    assert found_by(stated((*FEW, own))) == found_by(first)
+    assert (tmp_path / "parts" / "maps.jsonl").read_bytes() == lines
+
+
+def test_a_function_is_audited_like_a_method_by_its_name(photos: Path, tmp_path: Path) -> None:
+    by_name = audited(photos, GENERIC, count=2)
+    by_function = audit(MODEL, str(photos), count=2, method=generic_attention, edits=FEW, folder=tmp_path / "parts")
+    assert found_by(by_function) == found_by(by_name)
+    again = audited(photos, GENERIC, tmp_path / "parts", count=2)
+    assert found_by(again) == found_by(by_name)
 
 
 def test_an_image_without_a_map_is_a_line_with_a_problem_and_counted(photos: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.jobs.own_code import own_code
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
@@ -52,9 +53,10 @@ class Edit:
     least: int = 0
 
     def entry(self, size: Size) -> list[str]:
-        """What a job knows it by: its name, and of an area where it lies in images of this size."""
+        """What a job knows it by: its name, whether it is expected, and where it lies in such images, or its code."""
         where = b"" if self.area is None else self.area(*size).numpy().tobytes()
-        return [self.name, hashlib.blake2b(where, digest_size=8).hexdigest()]
+        code = "" if self.exchange is None else own_code([self.exchange])
+        return [self.name, str(self.expected), hashlib.blake2b(where, digest_size=8).hexdigest(), code]
 
     def mix(self, receivers: Images, donors: Images, moved: Size = (0, 0)) -> Images:
         """Receivers with this part of the donors.

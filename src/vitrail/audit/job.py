@@ -47,10 +47,10 @@ from vitrail.data.masks import check_any_mask
 from vitrail.data.sources import Data
 from vitrail.errors import UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.job import explain_all
+from vitrail.explain.reporting.job import explain_all, known_by
 from vitrail.explain.reporting.plan import ReportOptions, patch_grid, plan_report
 from vitrail.explain.reporting.report import rates
-from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
+from vitrail.explain.reporting.stored_maps import check_maps
 from vitrail.io import locked
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.precision import PrecisionOption
@@ -129,11 +129,12 @@ def audit(
     small = [edit.words for edit in edits if side < edit.least]
     edits = tuple(edit for edit in edits if side >= edit.least)
     wanted = ReportOptions(method, background=None if background is None else str(background), precision=precision)
-    stored = [each for each in plan_report(model, wanted).methods if each.folder is not None]
+    plan = plan_report(model, wanted)
+    stored = [each for each in plan.methods if each.folder is not None]
     check_maps(stored, samples.images.names(), model.preprocessing.size, patch_grid(model))
     notes = (*notes, *(each.about for each in stored))
     made = AuditRequest(
-        model, samples, wanted, edits, None if masks is None else Path(masks).absolute(), maps_entry(stored)
+        model, samples, wanted, edits, None if masks is None else Path(masks).absolute(), known_by(plan)
     )
     begin = time.perf_counter()
 

@@ -20,14 +20,14 @@ FORMAT = 2  # of the lines of jobs
 
 
 class AuditRequest(NamedTuple):
-    """What is audited, on what, and how; and what stored maps are known by."""
+    """What is audited, on what, and how; and what is known by its content."""
 
     model: Model
     samples: Samples
     wanted: ReportOptions
     edits: tuple[Edit, ...]
     masks: Path | None
-    maps: Mapping[str, Any]
+    known: Mapping[str, Any]
 
     def labels_hash(self) -> str:
         """A hash of the label and the group of every image, in hexadecimal digits."""
@@ -50,12 +50,10 @@ def explained_images(
         **identity_of(asked.model),
         "images": asked.samples.images.digest().hex(),
         "labels or groups": asked.labels_hash(),
-        "options (--method, --background, --precision)": {
-            name: str(value) for name, value in vars(asked.wanted).items()
-        },
+        "precision": asked.wanted.precision,
+        **asked.known,
         "parts": [edit.entry(asked.model.preprocessing.size) for edit in asked.edits],
-        "masks": str(asked.masks),
-        **asked.maps,
+        "masks": masks_hash(asked.masks),
         "limits (--count, --max-time)": list(limits),
     }
     file, job = folder / JOB, json.loads(to_json(job))
@@ -64,12 +62,21 @@ def explained_images(
         if folder.is_dir() and {each.name for each in folder.iterdir()} - {file.name, LOCK}:
             problem = f"{folder}, the folder for the parts of the audit, exists"
             if before is not None:
-                differing = [name for name in job if before["job"].get(name) != job[name]]
+                differing = [name for name in job | before["job"] if before["job"].get(name) != job.get(name)]
                 problem = f"{folder} is of an audit with other {all_of(differing)}"
             raise UsageError(problem, other_out(folder))
         before = {"job": job, "explained": make()}
         write_file(file, to_json(before))
     return before["explained"]
+
+
+def masks_hash(folder: Path | None) -> str:
+    """A hash of the names, sizes and times of masks, which changes when one is written; empty without a folder."""
+    if folder is None:
+        return ""
+    masks = ((file.relative_to(folder), file.stat()) for depth in ("*.png", "*/*.png") for file in folder.glob(depth))
+    about = sorted((str(name), known.st_size, known.st_mtime_ns) for name, known in masks)
+    return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def searched_images(folder: Path, make: Callable[[], SearchedImages]) -> SearchedImages:

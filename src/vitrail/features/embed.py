@@ -34,6 +34,7 @@ from vitrail.features.file import (
 )
 from vitrail.features.poolings import HEADS, check_vit, describe_by
 from vitrail.io import to_json
+from vitrail.jobs.own_code import own_code
 from vitrail.jobs.parts import (
     ROWS,
     IdRange,
@@ -182,7 +183,8 @@ def embed_samples(
                 progress(done, raw.count)
             return _join(raw, model.preprocessing, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
-        job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
+        code = own_code(vars(model.network.parts).values())
+        job = {"verb": "embed", **about, "code": code, **choices(ROWS, model.device, precision)}
         from vitrail.jobs.cluster import carry_of  # with what Ray needs, which the features of an explanation do not
 
         carry = carry_of(cluster, compute, partial(Opening.compute, by=features_of, option=patches), precision)

@@ -6,6 +6,7 @@ cluster      the cluster of Ray that is joined, or started on this machine
 cluster_guard  stops a cluster of this machine whose driver has ended
 on_ray       ranges as tasks of Ray: the workers, and the driver that hands ranges out
 precision    a model as every process of a job opens it, in fp32 or bf16
+own_code     what a job knows a person's own functions and classes by
 answers      what a model answers to many images, as CSV or Parquet
 """
 

@@ -28,10 +28,11 @@ from torch import Tensor, nn
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
+from vitrail.jobs.own_code import own_code
 from vitrail.jobs.parts import Compute, IdRange, Ids, answer_in_order, batch_of, loader_of, split_into_batches
 from vitrail.model import Model, load
 from vitrail.nn import ViT, evaluating, in_bf16
-from vitrail.nn.networks import weights_hash
+from vitrail.nn.networks import is_known, weights_hash
 from vitrail.runtime import (
     BF16_LEAST_GAIN,
     device_name,
@@ -87,13 +88,15 @@ def cast_model(model: Model, precision: Precision) -> Model:
 
 
 def identity_of(model: Model) -> dict[str, str]:
-    """What a model is known by: a hash of its weights, and one of all else that decides its answers."""
+    """What a model is known by: hashes of its weights, of all else that decides its answers, and of code."""
     from vitrail.model.saving import named_of  # what is answered at once needs no identity
 
     described = to_json({**named_of(model), "input": model.input.to_dict(), "output": model.output.to_dict()})
+    parts = vars(model.network.parts).values() if is_known(model.network) else ()
     return {
         "weights": weights_hash(model.network),
         "model": hashlib.blake2b(described.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest(),
+        "code": own_code([*map(type, (model.task, model.output, *model.network.modules())), *parts]),
     }
 
 

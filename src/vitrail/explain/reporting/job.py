@@ -31,6 +31,7 @@ from vitrail.explain.reporting.stored_maps import check_maps, maps_entry
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of
+from vitrail.jobs.own_code import own_code
 from vitrail.jobs.parts import LINES, Compute, IdRange, choices, complete_parts, folder_of, job_entry, split_up
 from vitrail.jobs.precision import Opening, identity_of
 from vitrail.model import Model
@@ -103,8 +104,8 @@ def explain_all(
     job = {
         "verb": "explain",
         **identity_of(model),
-        "options": vars(wanted),
-        **maps_entry(plan.methods),
+        "options": {**vars(wanted), "methods": [each.name for each in plan.methods]},
+        **known_by(plan),
         "images": hashlib.blake2b(b"".join(each.digest() for each in told), digest_size=16).hexdigest(),
         "count": len(samples),
         **choices(ROWS, model.device, "bf16" if wanted.precision == "bf16" else "fp32"),
@@ -151,6 +152,22 @@ def check_place(out: Path) -> None:
             free = free_name(out, lambda name: name.exists() or name.with_suffix("").exists())
             overlays = ", the folder for the overlays," * (place != out)
             raise UsageError(f"{place}{overlays} exists", Hint({"out": str(free)}))
+
+
+def known_by(plan: ReportPlan) -> dict[str, Any]:
+    """What a job knows by its content: methods, stored maps, and the images that are named or come with the model."""
+    own = plan.model.background if plan.background is None else plan.background
+    named = {"background": own if plan.trust else None, "similar_to": None if plan.other is None else plan.other[1]}
+    return {
+        "method": [[each.name, "" if each.folder else own_code([each.function])] for each in plan.methods],
+        **maps_entry(plan.methods),
+        **{name: _hash_of(images) for name, images in named.items() if images is not None},
+    }
+
+
+def _hash_of(images: torch.Tensor) -> str:
+    """A hash of values, in hexadecimal digits."""
+    return hashlib.blake2b(images.cpu().numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _settle(wanted: ReportOptions, before: Mapping[str, Any], model: Model, images: Images) -> ReportOptions:
