@@ -51,7 +51,8 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert one.recall == one.elsewhere == 1 > one.without
     assert audit.parts[str(MARKED)]["upper-left"] > 10 > 2 > abs(audit.parts["1"]["lower-right"])
     proofs = one.to_dict(audit.names.__getitem__)["proofs"]
-    assert [each["put_on"] > 0 < each["taken_out"] for each in proofs] == [True] * 10
+    assert [each["put_on"] > 0 < min(each["taken_out"], each["added"]) for each in proofs] == [True] * 10
+    assert one.taken > 0.9 > 0.1 > one.taken_otherwise == one.taken_before
     assert [one.words in sentence for sentence in audit.sentences] == [False, False, True]
     page = audit.page()
     assert page.count('role="img"') == 3 * len(proofs)  # as it is, without the part, and another with it
@@ -128,6 +129,19 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
         assert all(label not in trio.others for trio in half)
 
 
+def test_a_trio_takes_two_others_so_that_of_two_small_classes_none_is_asked() -> None:
+    model = honest()
+    for labels, asked in (("13", 0), ("137", 3)):
+        data = [pair for number, pair in enumerate(digits(False)) if pair[1] in labels and number % 5]
+        samples = sampling.open_split(model, data, None, None, AS_FOUND).samples
+        chosen = sampling.choose_searched(model, samples, 100, float("inf"), FEW)
+        assert (len(chosen.asked), len(chosen.left), len(chosen.notes)) == (asked, len(labels) - asked, asked == 0)
+        for half in chosen.halves:
+            for label in chosen.asked:
+                rows = [row for trio in half if trio.label == label for row in trio[:3]]
+                assert len(rows) == len(set(rows)) >= 3 * sampling.LEAST_SIZE
+
+
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
     assert (audit.named, len(audit.asked), audit.left, audit.supported.images) == ((), 3, (), 2)
@@ -142,6 +156,11 @@ def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tu
     assert rule.failure(some.figures)
     assert not rule.failure(replace(some, left=()).figures)
     assert f"“{MARKED}”" in some.sentences[2]
+    one = audit.shortcuts[0]
+    tests = (replace(one, named=False),) * 4  # with six images no sign test passes four times 5 %
+    few = replace(some, left=(), asked={"1": (6, 6), "3": (6, 64)}, shortcuts=tests)
+    assert few.figures["shortcuts"].interval == (0, 1)
+    assert rule.failure(few.figures)
     before, none = json.loads(json.dumps(audit.to_dict())), replace(audit, shortcuts=())
     notes = [
         set(compared(now, then).notes) - set(now.notes)

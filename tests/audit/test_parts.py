@@ -127,9 +127,13 @@ def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
     low, high = bootstrap_of_ratios(np.stack([np.ones(60), effects], axis=1))[:, 0]
     inside = t.interval(0.95, 59, effects.mean(), effects.std(ddof=1) / math.sqrt(60))
     assert (low, high) == pytest.approx(inside, abs=0.06)
-    swap = Swap(Move(on=5.0, out=4.0, kept=False), Move(on=2.0, out=0.5, kept=True))
+    swap = Swap(move(5.0, 4.0, False), move(2.0, 0.5, True))
     assert swap.effect == Swap.of(json.loads(json.dumps(swap))).effect == 6.5
-    assert Swap(Move(5.0, 0.0, False), None).effect == 5
+    assert Swap(move(5.0, 3.0, False), None).effect == 5
+
+
+def move(on: float, out: float, kept: bool, added: float = 1.0) -> Move:
+    return Move(on, out, kept, added, taken=on > 1, otherwise=False)
 
 
 def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
@@ -141,10 +145,10 @@ def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
 
 def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_mark_has_its_own() -> None:
     trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
-    elsewhere, weak = Move(0.0, 0.0, True), Swap(Move(0.0, 0.0, True), Move(0.1, 0.0, True))
+    elsewhere, weak = move(0.0, 0.0, True), Swap(move(0.0, 0.0, True), move(0.1, 0.0, True))
     effects = {"left": 7.5, "top": 7.4, "upper-left": 7.0, "lower-right": 6.0, "bottom": 0.0}
-    swaps = {part: Swap(Move(4.0, size - 4, False), elsewhere) if size else weak for part, size in effects.items()}
-    lines = [{"trio": list(trio), "right": True, "swaps": swaps} for trio in trios]
+    swaps = {part: Swap(move(4.0, size - 4, False), elsewhere) if size else weak for part, size in effects.items()}
+    lines = [{"trio": list(trio), "right": True, "taken": False, "swaps": swaps} for trio in trios]
     for least, expected in ((effects, ["upper-left", "lower-right"]), (("left", "top"), ["left", "top"])):
         proposed = {0: dict.fromkeys(least, 5.0)}
         found = shortcuts.tested_parts(lines, proposed, EDITS, str, (224, 224))
@@ -158,9 +162,17 @@ def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_imag
     trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
     for share, expected in ((0.6, "upper-left"), (0.4, "rim")):
         effects = {"rim": 6.0, "upper-left": share * 6.0}
-        swaps = {part: Swap(Move(size, 0.0, False), Move(0.0, 0.0, True)) for part, size in effects.items()}
-        swaps["fine"] = Swap(Move(2.0, 0.0, False), None)
-        lines = [{"trio": list(trio), "right": row < 24, "swaps": swaps} for row, trio in enumerate(trios)]
+        swaps = {part: Swap(move(size, 0.0, False), move(0.0, 0.0, True)) for part, size in effects.items()}
+        swaps["fine"] = Swap(move(2.0, 0.5, False), None)
+        proofs = {
+            3: swaps | {"fine": Swap(move(9.0, 0.5, False, -0.1), None)},
+            5: swaps | {"fine": Swap(move(9.0, -0.1, False), None)},
+        }
+        proofs[7] = swaps | {"fine": Swap(move(8.0, 0.1, False), None)}
+        lines = [
+            {"trio": list(trio), "right": row < 24, "taken": row < 8, "swaps": proofs.get(row, swaps)}
+            for row, trio in enumerate(trios)
+        ]
         area, whole, other = shortcuts.tested_parts(lines, {0: dict.fromkeys(swaps, 5.0)}, EDITS, str, (224, 224))
         assert [(one.part, one.named) for one in (area, whole)] == [(expected, True), ("fine", True)]
         assert not other.named
@@ -168,6 +180,10 @@ def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_imag
         assert (area.recall, area.without, area.elsewhere, area.share_elsewhere, area.moves) == (0.75, 0, 1, 0, 2)
         assert (whole.recall, whole.without, whole.elsewhere, whole.share_elsewhere) == (0.75, 0, None, None)
         assert (len(area.intervals), len(whole.intervals), whole.moves) == (3, 2, 1)
+        assert [(one.taken, one.taken_before, one.taken_otherwise) for one in (area, whole)] == [(1, 0.25, 0)] * 2
+        assert [(proof.own, proof.on) for proof in whole.proofs][:2] == [(7, 8.0), (whole.proofs[1].own, 2.0)]
+        assert not {3, 5} & {proof.own for proof in whole.proofs}  # with the part less, or without it more
+        assert len(whole.proofs) == 10
 
 
 def test_where_passes_are_few_all_classes_are_asked_with_fewer_images_before_one_is_left() -> None:
@@ -183,14 +199,23 @@ def test_where_passes_are_few_all_classes_are_asked_with_fewer_images_before_one
 
 def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> None:
     units = [f"scene {row // 3}" for row in range(300)]
-    side = halves(units)
+    side = halves(units, [[row % 2] for row in range(300)])
     assert sorted(side) == sorted(set(units))
     assert abs(sum(side.values()) - len(side) / 2) <= 1
-    assert halves(units[::-1]) == side
+    rare = [[0, 1] if row < 7 else [1] if row < 60 else [2] for row in range(300)]
+    alone = [f"{row}" for row in range(300)]
+    assert halves(alone[::-1], rare[::-1]) == halves(alone, rare)
+    for rows in (range(7), range(7, 60), range(60, 300)):  # of each class every second one, the rarest first
+        assert abs(sum(halves(alone, rare)[alone[row]] for row in rows) - len(rows) / 2) <= 0.5
     labels = np.arange(300) % 3
     known = np.eye(3, dtype=np.int8)[labels]
     trios = draw_trios(known, [row for row in range(300) if side[units[row]]], [0, 2], 40, 0)
     assert [trio.label for trio in trios] == [0] * 40 + [2] * 40
+    for label in (0, 2):  # else the effects of two trios would not be independent
+        some = [row for trio in trios if trio.label == label for row in trio[:3]]
+        assert len(set(some)) == len(some) == 120
+    few = draw_trios(known, [*range(0, 90, 3), 1, 2, 4, 5, 7], [0], 40, 0)
+    assert len(few) == 2
     for trio in trios:
         assert labels[trio.own] == trio.label
         assert labels[trio.other] != trio.label != labels[trio.third]
@@ -261,7 +286,8 @@ def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_ha
     rng = np.random.default_rng(0)
     known = rng.choice(np.array([-1, 0, 1], np.int8), size=(400, 3), p=(0.2, 0.5, 0.3))
     trios = draw_trios(known, range(400), range(3), 400, 0)
-    assert [sum(trio.label == label for trio in trios) for label in range(3)] == (known == 1).sum(axis=0).tolist()
+    counts = np.minimum((known == 1).sum(axis=0), (known == 0).sum(axis=0) // 2)
+    assert [sum(trio.label == label for trio in trios) for label in range(3)] == counts.tolist()
     kinds = kinds_of(known)
     for trio in trios:
         assert [int(known[row, trio.label]) for row in trio[:3]] == [1, 0, 0]
@@ -271,14 +297,19 @@ def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_ha
 
 
 def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:
-    rows = [{"all": 10.0, "border": [1.0, 4.0]}, {"all": 30.0, "border": [5.0, 4.0], "mask": [20.0, 2.0]}] * 20
+    rows = [
+        {"all": 10.0, "sizes": {"border": 0.25}, "border": [1.0, 4.0]},
+        {"all": 30.0, "sizes": {"border": 0.35, "mask": 0.5}, "border": [5.0, 4.0], "mask": [20.0, 2.0]},
+    ] * 20
     found = shares(rows)
     assert found["border"]["share"] == pytest.approx(6 / 40)
     assert found["border"]["moved"] == pytest.approx(8 / 40)
     low, high = found["border"]["interval"]
     assert 0.1 < low < 0.15 < high < 1 / 6
+    assert found["border"]["size"] == pytest.approx(0.3)
     assert found["mask"] == {
         "images": 20,
+        "size": 0.5,
         "share": 20 / 30,
         "interval": [20 / 30] * 2,
         "moved": 2 / 30,

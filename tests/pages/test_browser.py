@@ -213,7 +213,14 @@ def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(brows
     (shortcut,) = found.named
     assert len(shortcut.proofs) == 10
     rates = tuple(dataclasses.replace(found.supported, name=f"a class {number}") for number in range(5))
-    border = {"images": 58, "share": 0.5, "interval": (0.4, 0.6), "moved": 0.4, "moved_interval": (0.3, 0.5)}
+    border = {
+        "images": 58,
+        "size": 0.26,
+        "share": 0.5,
+        "interval": (0.4, 0.6),
+        "moved": 0.4,
+        "moved_interval": (0.3, 0.5),
+    }
     found = dataclasses.replace(
         found,
         verdicts={"all": rates[:1], "prediction": rates[:2], "class": rates},

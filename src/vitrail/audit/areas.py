@@ -44,7 +44,8 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
         masks: A folder with a mask of some images.
 
     Returns:
-        `all`, and for each area [without it, without a moved one]; nothing without a background.
+        `all`, for each area [without it, without a moved one], and in `sizes` what part of the image each is; nothing
+        without a background.
     """
     model, background = plan.model, plan.background
     background = model.background_images if background is None and plan.others is None else background
@@ -64,7 +65,8 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
         every = torch.cat([own.expand(STEPS, *own.shape), torch.stack(moved)], dim=1).to(inputs.device)
         without = masked.numbers_under(every, ("centred",))[0, :, :, 0].mean(dim=0)
     drops = (masked.before - without).double().cpu().tolist()
-    return {"all": drops[0], **{name: drops[1 + k :: len(areas)][:2] for k, name in enumerate(areas)}}
+    sizes = {name: float(area.float().mean()) for name, area in areas.items()}
+    return {"all": drops[0], "sizes": sizes, **{name: drops[1 + k :: len(areas)][:2] for k, name in enumerate(areas)}}
 
 
 def patches_of(
@@ -105,6 +107,7 @@ def shares(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         total, ends = values.sum(axis=0), bootstrap_of_ratios(values)
         rows[name] = {
             "images": len(values),
+            "size": float(np.mean([one["sizes"][name] for one in found if name in one])),
             "share": float(total[1] / total[0]),
             "interval": ends[:, 0].tolist(),
             "moved": float(total[2] / total[0]),

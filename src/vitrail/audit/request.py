@@ -16,7 +16,7 @@ from vitrail.jobs.precision import identity_of
 from vitrail.model import Model
 
 JOB, LOCK = "job.json", "lock"
-FORMAT = 2  # of the lines of jobs
+FORMAT = 3  # of the lines of jobs
 
 
 class AuditRequest(NamedTuple):

@@ -96,8 +96,10 @@ class Audit:
     def figures(self) -> dict[str, Figure]:
         """What a rule can ask for, by name: verdicts, areas, each class's own, and the number of shortcuts."""
         every, named, found = self.supported, len(self.named), dict[str, Figure]()
-        if self.asked:  # else a rule must not hold because nobody looked; nor of a class where nobody did
-            found["shortcuts"] = Figure(named, (named, named + len(self.left)), len(self.asked))
+        if self.asked:  # else a rule must not hold because nobody looked; nor of a class where nothing would be found
+            seen = {one.label for one in self.named}
+            blind = [label for label in self.asked if label not in seen and self._least_share(label) > 1]
+            found["shortcuts"] = Figure(named, (named, named + len(self.left) + len(blind)), len(self.asked))
         for name in (each for each in ORDER if each in NAMES or each in every.counts):
             count, images = every.counts.get(name, 0), every.images
             found[name] = Figure(count / max(1, images), wilson_interval(count, images), images)
@@ -107,15 +109,19 @@ class Audit:
             found[name] = Figure(row["share"], tuple(row["interval"]), row["images"])
         return found
 
+    def _least_share(self, label: str) -> float:
+        """The least part of a class in which a shortcut would be found; above 1 where none would."""
+        return least_share(self.asked[label][1], max(1, len(self.shortcuts)))
+
     @property
     def missed(self) -> str:
         """How small a shortcut would have been missed, in words; empty where none was looked for."""
         if not self.asked:
             return ""
-        few = min(second for _, second in self.asked.values())
-        share = least_share(few, max(1, len(self.shortcuts)))
-        rare = "any" if share > 1 else f"one that decides fewer than {percent(share, 0)} of a class"
-        return f"{rare} would probably be missed where its tests are of {counted(few, 'image')}"
+        few = min(self.asked, key=lambda label: self.asked[label][1])
+        share = self._least_share(few)
+        rare = "any" if share > 1 else f"one that works in fewer than {percent(share, 0)} of the images of a class"
+        return f"{rare} would probably be missed where its tests are of {counted(self.asked[few][1], 'image')}"
 
     @property
     def sentences(self) -> tuple[str, str, str]:
@@ -135,25 +141,30 @@ class Audit:
             classes = counted(len(self.asked) + len(self.left), "class", "classes")
             count = f"{len(self.asked)} of {classes}" if self.left else classes
             searched = f"{count} {'was' if len(self.asked) == 1 else 'were'} searched"
-            asked += f", and {searched} for parts of the image that decide by themselves"
+            asked += f", and {searched} for parts of the image that speak for a class by themselves"
         holds = f"{every.words}" if every.images else "No image could be tested"
+        if unclear := every.counts.get("cannot tell"):
+            holds += f"; of {counted(unclear, 'image')} nothing can be told"
         if border := self.areas.get("border"):
+            low, high = (percent(end, 0) for end in border["interval"])
             holds += (
-                f"; the border holds {percent(border['share'], 0)} of the evidence, where an area of its shape "
-                f"elsewhere holds {percent(border['moved'], 0)}"
+                f"; on {counted(border['images'], 'image')} the border ({percent(border['size'], 0)} of the image) "
+                f"holds {percent(border['share'], 0)} of the evidence (95 %: {low} to {high}), an area of its shape "
+                f"elsewhere {percent(border['moved'], 0)}"
             )
         if not self.asked:
-            fails = "Whether a part of the image decides by itself was not asked"
+            fails = "Whether a part of the image speaks for a class by itself was not asked"
         elif not self.named:
-            fails = f"No part of the image was found that decides by itself; {self.missed}"
+            fails = f"No part of the image was found that speaks for a class by itself; {self.missed}"
         else:
             one = self.named[0]
             fails = (
-                f"For “{one.label}” {one.words} decides by itself: {percent(one.recall, 0)} of its {one.images} images "
-                f"are recognised as they are, {percent(one.without, 0)} when it comes from an image of another class"
+                f"For “{one.label}” {one.words} speaks by itself: "
+                f"{percent(one.recall, 0)} of its {one.images} images are recognised as they are, "
+                f"{percent(one.without, 0)} with that of another class, and of as many other images "
+                f"{percent(one.taken_before, 0)} are taken for “{one.label}” as they are, "
+                f"{percent(one.taken, 0)} with that of “{one.label}”"
             )
-            if one.elsewhere is not None:
-                fails += f" ({percent(one.elsewhere, 0)} when an area of its shape elsewhere does)"
             if len(self.named) > 1:
                 fails += f"; {counted(len(self.named) - 1, 'more shortcut')} below"
         if self.asked and self.left:

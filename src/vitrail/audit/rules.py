@@ -30,8 +30,8 @@ NAMES = (SUPPORTED, "weak", "no better than random", "cannot tell", "border", *M
 class Figure(NamedTuple):
     """A figure of an audit: its value, its 95 % interval, and of how many images.
 
-    Of shortcuts it is their number in so many classes, and the interval ends where every class that was not searched
-    would have one.
+    Of shortcuts it is their number in so many classes, and the interval ends where every class in which none could be
+    found would have one.
     """
 
     value: float
@@ -84,7 +84,8 @@ class Rule(NamedTuple):
         words = f", and its 95 % interval {low:.3g} to {high:.3g}"
         if self.name == SHORTCUTS:
             words = f" in {counted(found.images, 'class', 'classes')}"
-            words += f"; not searched: {counted(round(high - low), 'class', 'classes')}" * (high > low)
+            blind = counted(round(high - low), "class", "classes")
+            words += f"; not searched, or by too few images: {blind}" * (high > low)
         return f"{self.words}: {self.name} is {found.value:.3g}{words}"
 
 

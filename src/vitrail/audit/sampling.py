@@ -66,7 +66,7 @@ class SearchedImages:
 
     Attributes:
         halves: The trios of the first half and of the second.
-        asked: How many images of each class, by its output, stand in each half.
+        asked: How many trios of each class, by its output, stand in each half.
         left: Which classes are not searched for shortcuts.
         notes: What was left aside, in sentences.
     """
@@ -167,14 +167,17 @@ def choose_searched(
     counts = [count_of[label] for label in classes]
     plans = [(most, fitting_classes(counts, left, edits, most)) for most in SIZES]
     most, fitting = next((plan for plan in plans if plan[1] == len(classes)), plans[-1])
-    some = classes[: max(2, fitting)]  # each is asked beside another
-    first, second = _witnesses(samples, kinds, order, [*some, model.output.outputs], most)
+    others = np.cumsum([min(count // 2, most[1]) for count in counts[1:]])
+    some = classes[: max(fitting, 2 + int(np.searchsorted(others, 2 * most[1])))]  # so that there are others enough
+    read = most if len(some) > 2 else (2 * most[0], 2 * most[1])  # a trio takes two images of other classes
+    sides = _witnesses(samples, kinds, order, [*some, model.output.outputs], read)
     asked = dict[int, tuple[int, int]]()
     for label in classes[:fitting]:
-        own, rest = ([int((known[half, label] == there).sum()) for half in (first, second)] for there in (1, 0))
-        if min(own) >= LEAST_SIZE and min(rest) >= 2:
-            asked[label] = min(own[0], most[0]), min(own[1], most[1])
-    trios = draw_trios(known, first, asked, most[0], 1), draw_trios(known, second, asked, most[1], 2)
+        there, others = ([int((known[rows, label] == value).sum()) for rows in sides] for value in (1, 0))
+        first, second = (min(there[half], others[half] // 2, most[half]) for half in (0, 1))
+        if min(first, second) >= LEAST_SIZE:
+            asked[label] = first, second
+    trios = draw_trios(known, sides[0], asked, most[0], 1), draw_trios(known, sides[1], asked, most[1], 2)
     few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
     notes = _left_aside([*map(model.output.name, few)], [*map(model.output.name, late)])
     return SearchedImages(trios, asked, (*few, *late), notes)
@@ -218,7 +221,10 @@ def fitting_classes(counts: Sequence[int], passes: float | int, edits: Sequence[
 def _left_aside(few: Sequence[str], late: Sequence[str]) -> tuple[str, ...]:
     """Of which classes no part of the image was tried, and why."""
     few, late = ([f"“{name}”" for name in names] for names in (few, late))
-    why = f"of them there are fewer than {LEAST_SIZE} images in a half, where copies and images of one group count once"
+    why = (
+        f"that takes {LEAST_SIZE} images of a class and {2 * LEAST_SIZE} others in each half, where copies and images "
+        "of one group count once"
+    )
     notes = [f"No part of the image was tried for {some_of(few)}: {why}."] * bool(few)
     why = "they did not fit into the time or the passes (--count, --max-time)"
     return (*notes, *[f"No part of the image was tried for {some_of(late)}: {why}."] * bool(late))
@@ -238,7 +244,8 @@ def _witnesses(
     most: tuple[int, int],
 ) -> tuple[list[int], list[int]]:
     """Rows of each half, some of each class: of a group, and of near copies, one image; none that cannot be read."""
-    units, taken, side = list(samples.units()), set[str](), halves(samples.units())
+    units, taken = list(samples.units()), set[str]()
+    side = halves(units, kinds)
     rows, counts, wanted = list[int](), Counter[tuple[int, int]](), {*classes}
     for row in order:
         places = [(kind, side[units[row]]) for kind in kinds[row] if kind in wanted]
@@ -267,10 +274,22 @@ def pairs_of_copies(images: Sequence[Image.Image]) -> Int64[np.ndarray, "m 2"]:
     return np.stack([same, np.arange(len(images))], axis=1)
 
 
-def halves(units: Sequence[str]) -> dict[str, int]:
-    """On which half each group is, 0 or 1: every second one, in an order that its name alone decides."""
-    ranked = sorted(dict.fromkeys(units), key=lambda unit: hashlib.blake2b(unit.encode("utf-8", "replace")).digest())
-    return {unit: place % 2 for place, unit in enumerate(ranked)}
+def halves(units: Sequence[str], kinds: Sequence[Sequence[int]]) -> dict[str, int]:
+    """On which half each group is, 0 or 1: every second one of each class, in an order that its name alone decides.
+
+    Args:
+        units: The group of each image.
+        kinds: The classes or labels of each; a group counts for its rarest.
+    """
+    counts, rarest, place = Counter(kind for own in kinds for kind in own), dict[str, int](), Counter[int]()
+    for unit, own in zip(units, kinds, strict=True):
+        each = [*own, rarest[unit]] if unit in rarest else own
+        rarest[unit] = min(each, key=lambda kind: (counts[kind], kind), default=-1)
+    side = dict.fromkeys(units, 0)
+    for unit in sorted(side, key=lambda each: hashlib.blake2b(each.encode("utf-8", "replace")).digest()):
+        side[unit] = place[rarest[unit]] % 2
+        place[rarest[unit]] += 1
+    return side
 
 
 def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.Image]]:
@@ -283,7 +302,7 @@ def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.
 def draw_trios(
     known: Int8[np.ndarray, "n v"], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
 ) -> list[Trio]:
-    """A trio for each image of these classes; the others are drawn in turn, so that each serves about as often.
+    """A trio for each image of these classes; of a class each image serves once, so that its trios are independent.
 
     Args:
         known: Of all images and classes whether they are there.
@@ -295,8 +314,7 @@ def draw_trios(
     rng, kinds, found = np.random.default_rng(seed), kinds_of(known), list[Trio]()
     for label in classes:
         own = [row for row in rows if known[row, label] == 1][:most]
-        others = rng.permutation([row for row in rows if known[row, label] == 0])
-        for place, row in enumerate(own):
-            other, third = (int(others[(2 * place + k) % len(others)]) for k in (0, 1))
+        others = rng.permutation([row for row in rows if known[row, label] == 0]).tolist()
+        for row, other, third in zip(own, others[::2], others[1::2], strict=False):
             found.append(Trio(row, other, third, label, tuple(kinds[other] + kinds[third])))
     return found

@@ -7,7 +7,6 @@ an area that are both moves (`swaps`), so that each takes even odds to 62 %; of 
 which takes them to 73 %.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -36,13 +35,15 @@ class Proof(NamedTuple):
         own: The row of the image of the class.
         other: That of the other.
         on: What the part adds to the other, beyond the same part of a third image.
-        out: What the image loses without it; of a property of the whole image nothing.
+        out: What the image loses without it.
+        added: What the other has with it, beyond the other as it is.
     """
 
     own: int
     other: int
     on: float
     out: float
+    added: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,14 +66,17 @@ class Shortcut(ShortRepr):
         recall: Of the class on these images, as they are.
         without: Without the part.
         elsewhere: Without an area elsewhere; None of a property of the whole image.
+        taken: Of as many images of other classes, so many are taken for the class with the part.
+        taken_before: And so many as they are.
+        taken_otherwise: And so many with the part of an image of other classes.
+        interval: 95 % of the effect, by drawing images again.
+        intervals: 95 % (Wilson) of `recall`, `without` and, where there is one, `elsewhere`, in this order.
         named: Whether it is a shortcut.
         also: Other names of the same place that were named as well, with the recall without them.
         against: Classes from which the same place takes away, as far as these trios show.
-        proofs: Images that show it, the strongest first.
+        proofs: Images that show it each way: with it the odds are higher, without it lower; the strongest first.
         patch: In words the patch of it that does most alone, by the first half; empty where it has no two patches.
         patch_effect: The mean effect of that patch on the second half, in nats.
-        interval: 95 % of the effect, by drawing images again.
-        intervals: 95 % (Wilson) of `recall`, `without` and, where there is one, `elsewhere`, in this order.
     """
 
     label: str
@@ -88,6 +92,11 @@ class Shortcut(ShortRepr):
     recall: float
     without: float
     elsewhere: float | None
+    taken: float
+    taken_before: float
+    taken_otherwise: float
+    interval: tuple[float, float]
+    intervals: tuple[tuple[float, float], ...]
     named: bool
     also: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
@@ -95,8 +104,6 @@ class Shortcut(ShortRepr):
     moves: int = 2
     patch: str = ""
     patch_effect: float = 0.0
-    interval: tuple[float, float] = (-math.inf, math.inf)
-    intervals: tuple[tuple[float, float], ...] = ((0.0, 1.0),) * 3
 
     @property
     def same_place(self) -> bool:
@@ -115,7 +122,13 @@ class Shortcut(ShortRepr):
     def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
         """Plain values, with the names of files."""
         proofs = [
-            {"file": name(one.own), "other": name(one.other), "put_on": one.on, "taken_out": one.out}
+            {
+                "file": name(one.own),
+                "other": name(one.other),
+                "put_on": one.on,
+                "taken_out": one.out,
+                "added": one.added,
+            }
             for one in self.proofs
         ]
         return {**asdict(self), "also": list(self.also), "against": list(self.against), "proofs": proofs}
@@ -153,7 +166,10 @@ def tested_parts(
             label,
             part,
             first,
-            tuple((trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"]) for line in own[label]),
+            tuple(
+                Row(trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"], line["taken"])
+                for line in own[label]
+            ),
         )
         for label, parts in proposed.items()
         for part, first in parts.items()
@@ -168,18 +184,27 @@ def tested_parts(
     return named + [replace(one, named=False) for one in found if (one.label, one.part) not in places]
 
 
+class Row(NamedTuple):
+    """What moving a part did to a trio; whether its image, and the other one, are taken for the class as they are."""
+
+    trio: Trio
+    swap: Swap
+    right: bool
+    taken: bool
+
+
 class Tested(NamedTuple):
-    """A part that was proposed for a class, and what moving it did on the second half: (trio, swap, recognised)."""
+    """A part that was proposed for a class, by its effect on the first half, and what moving it did on the second."""
 
     label: int
     part: str
     first: float
-    rows: tuple[tuple[Trio, Swap, bool], ...]
+    rows: tuple[Row, ...]
 
     @property
     def effects(self) -> list[float]:
         """Of each image, in nats."""
-        return [swap.effect for _, swap, _ in self.rows]
+        return [row.swap.effect for row in self.rows]
 
     @property
     def p(self) -> float:
@@ -188,15 +213,15 @@ class Tested(NamedTuple):
 
     def without(self, labels: set[int]) -> "Tested":
         """The same on the trios with no image of these classes."""
-        return self._replace(rows=tuple(row for row in self.rows if labels.isdisjoint(row[0].others)))
+        return self._replace(rows=tuple(row for row in self.rows if labels.isdisjoint(row.trio.others)))
 
     def described(self, name: Callable[[int], str], edits: Mapping[str, Edit], adjusted: float) -> Shortcut:
         """As it is reported; named if it is significant over all tests, and large enough."""
-        effects, right = self.effects, [before for *_, before in self.rows]
-        kept = [[swap.here.kept for _, swap, _ in self.rows]]
+        effects, right, here = self.effects, [row.right for row in self.rows], [row.swap.here for row in self.rows]
+        kept = [[move.kept for move in here]]
         if edits[self.part].area is not None:
-            kept.append([swap.elsewhere is not None and swap.elsewhere.kept for _, swap, _ in self.rows])
-        order = np.argsort(effects)[::-1][:SHOWN].tolist()
+            kept.append([row.swap.elsewhere is not None and row.swap.elsewhere.kept for row in self.rows])
+        order = [at for at in np.argsort(effects)[::-1].tolist() if min(here[at].on, here[at].out, here[at].added) > 0]
         effect, count = float(np.mean(effects)), max(1, sum(right))
         ends = bootstrap_of_ratios(np.array([(1.0, each) for each in effects]))[:, 0].tolist()
         shares = [sum(a and not b for a, b in zip(right, each, strict=True)) / count for each in kept]
@@ -215,13 +240,16 @@ class Tested(NamedTuple):
             recall=recalls[0],
             without=recalls[1],
             elsewhere=recalls[2] if len(recalls) > 2 else None,
+            taken=float(np.mean([move.taken for move in here])),
+            taken_before=float(np.mean([row.taken for row in self.rows])),
+            taken_otherwise=float(np.mean([move.otherwise for move in here])),
             named=adjusted <= LEVEL and effect >= LEAST,
             moves=len(kept),
             interval=(ends[0], ends[1]),
             intervals=tuple(wilson_interval(sum(each), len(each)) for each in (right, *kept)),
             proofs=tuple(
-                Proof(trio.own, trio.other, swap.here.on, swap.here.out)
-                for trio, swap, _ in (self.rows[at] for at in order)
+                Proof(row.trio.own, row.trio.other, move.on, move.out, move.added)
+                for row, move in ((self.rows[at], here[at]) for at in order[:SHOWN])
             ),
         )
 

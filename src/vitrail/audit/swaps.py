@@ -7,7 +7,8 @@ of the same shape elsewhere, in log-odds of the class (nats):
     taken out  odds(x) - odds(x with A of o)
     effect     (put on + taken out) at A, less the same at B
 
-A property of the whole image has no elsewhere: its effect is what was put on alone.
+A property of the whole image has no elsewhere: its effect is what was put on alone. Told is also which of these images
+are taken for the class.
 """
 
 import json
@@ -42,14 +43,20 @@ class Move(NamedTuple):
     """What moving a part, or an area elsewhere, did to the images of a trio, in nats.
 
     Attributes:
-        on: What it adds to the other image.
-        out: What the image loses without it; 0 of a property of the whole image.
-        kept: Whether the class is still predicted without it.
+        on: What it adds to the other image, beyond what the same part of the third adds.
+        out: What the image loses without it.
+        kept: Whether the image is still taken for its class without it.
+        added: What the other image with it has beyond the other image as it is.
+        taken: Whether the other image with it is taken for the class.
+        otherwise: The same with the part of the third.
     """
 
     on: float
     out: float
     kept: bool
+    added: float
+    taken: bool
+    otherwise: bool
 
 
 class Swap(NamedTuple):
@@ -67,8 +74,9 @@ class Swap(NamedTuple):
     @property
     def effect(self) -> float:
         """By how much moving the part moves the odds, beyond an area of its shape elsewhere."""
-        found = self.here.on + self.here.out
-        return found if self.elsewhere is None else found - self.elsewhere.on - self.elsewhere.out
+        if self.elsewhere is None:
+            return self.here.on
+        return self.here.on + self.here.out - self.elsewhere.on - self.elsewhere.out
 
 
 # ---- the job
@@ -140,16 +148,16 @@ def swap_lines(
             number = (each.first + place) // 3
             opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
             wanted = [by_name[name] for name in names[number]]
-            right, swaps = swap_parts(model, opened, trios[number].label, wanted, number)
+            (right, taken), swaps = swap_parts(model, opened, trios[number].label, wanted, number)
             found = {edit.name: swap for edit, swap in zip(wanted, swaps, strict=True)}
-            lines.append({"trio": list(trios[number]), "right": right, "swaps": found})
+            lines.append({"trio": list(trios[number]), "right": right, "taken": taken, "swaps": found})
         yield lines
 
 
 def swap_parts(
     model: Model, opened: Sequence[Image.Image], label: int, edits: Sequence[Edit], seed: int
-) -> tuple[bool, list[Swap]]:
-    """Whether an image is taken for its class, and what moving each part of it does.
+) -> tuple[tuple[bool, bool], list[Swap]]:
+    """Whether an image is taken for its class, and the other one for that of the first, and what moving each part does.
 
     Args:
         model: That is audited.
@@ -161,18 +169,19 @@ def swap_parts(
     own, other, third = model.tensor(list(opened)).split(1)
     patch, generator = patch_of(model), torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
     moves = [(edit, moved) for edit in edits for moved in moves_of(edit, own, patch, generator)]
-    made = [own]
+    made = [own, other]
     for edit, moved in moves:
         made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
     images = torch.cat(made)
     with evaluating(model.network):
         outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
-    (before, *odds), (right, *kept) = log_odds(model, outputs, label).tolist(), says_class(model, outputs, label)
+    odds, says = log_odds(model, outputs, label).tolist(), says_class(model, outputs, label)
     found = {edit.name: list[Move]() for edit in edits}
-    for (edit, _), at in zip(moves, range(0, len(odds), 3), strict=True):
-        out = 0.0 if edit.area is None else before - odds[at + 2]
-        found[edit.name].append(Move(odds[at] - odds[at + 1], out, kept[at + 2]))
-    return right, [Swap(here, *(rest or [None])) for here, *rest in found.values()]
+    for (edit, _), at in zip(moves, range(2, len(odds), 3), strict=True):
+        on, otherwise, without = odds[at : at + 3]
+        move = Move(on - otherwise, odds[0] - without, says[at + 2], on - odds[1], says[at], says[at + 1])
+        found[edit.name].append(move)
+    return (says[0], says[1]), [Swap(here, *(rest or [None])) for here, *rest in found.values()]
 
 
 def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from vitrail.explain.methods import DEFAULT
 from vitrail.io import audit_place, check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.options import parse_seconds
-from vitrail.text import percent
+from vitrail.text import percent, times_words
 
 BATCH = 16
 CLASSES = 20  # in a table; the page has all
@@ -92,14 +92,14 @@ def _print_audit(found: Audit) -> None:
             (
                 one.label,
                 one.words,
-                f"{one.effect:+.1f}",
+                times_words(one.effect / one.moves),
                 *("-" if part is None else percent(part, 0) for part in (one.recall, one.without, one.elsewhere)),
+                f"{percent(one.taken_before, 0)} to {percent(one.taken, 0)}",
             )
             for one in named
         ]
-        print_table(
-            rows, ("class", "what decides", "effect (nats)", "recall", "without it", "without one elsewhere"), left=2
-        )
+        head = ("class", "part", "odds", "recognised", "without it", "without one elsewhere", "others taken for it")
+        print_table(rows, head, left=2)
     if rates := found.verdicts.get("class"):
         print_line("")
         worst = sorted(rates, key=lambda one: (one.supported / one.images, one.name))[:CLASSES]

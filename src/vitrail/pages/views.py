@@ -406,7 +406,7 @@ class Rates:
             weak = f"{self.counts.get('weak', 0)} of {self.images} explanations weak"
             return f"{weak}, the best that is possible: no least effect is known"
         low, high = (percent(each, 0) for each in self.interval)
-        return f"{self.supported} of {self.images} explanations supported (95 %: {low} to {high})"
+        return f"{self.supported} of {self.images} explanations are supported (95 %: {low} to {high})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
