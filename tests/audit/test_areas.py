@@ -69,18 +69,19 @@ def rolls(area: Grid) -> set[bytes]:
 def test_an_area_costs_the_brightness_that_it_holds_and_as_large_a_one_is_masked_elsewhere() -> None:
     """Of images that are bright at random the patches that were masked are seen, and all costs follow from them."""
     rng, found, sums, (model, network) = np.random.default_rng(0), [], np.zeros(4), made()
-    plan = plan_report(model, ReportOptions())
+    plan, met = plan_report(model, ReportOptions()), set[bytes]()
     for number in range(10):
         bright, mask = rng.integers(1, 256, GRID), np.zeros(GRID, bool)
         mask[1:3, 1 + number % 4] = mask[2, 1:6] = True  # an uneven shape that does not reach the border
         image = NamedImage(f"{number}.png", pictured(bright), mask=pictured(255 * mask))
         network.seen.clear()
         drops = area_drops(image, plan, None)
-        assert {*drops} == {"all", "border", "mask", "background"}
+        assert {*drops} == {"all", "sizes", "border", "mask", "background"}
         masked, total = [one for one in network.hidden() if one.any()], bright.sum() / 255 * SCALE
         assert drops["all"] == pytest.approx(total, rel=1e-5)
         left = Counter(one.tobytes() for one in masked)
         areas = {"border": EDGE, "mask": mask, "background": ~mask}
+        assert drops["sizes"] == pytest.approx({name: area.mean() for name, area in areas.items()})
         left.subtract({np.ones(GRID, bool).tobytes(): FILLS, **{one.tobytes(): FILLS for one in areas.values()}})
         assert min(left.values()) == 0
         assert left.total() == FILLS * len(areas)
@@ -89,6 +90,7 @@ def test_an_area_costs_the_brightness_that_it_holds_and_as_large_a_one_is_masked
             elsewhere = {where: count for where, count in left.items() if count and where in others}
             assert sum(elsewhere.values()) == FILLS, name
             assert len(elsewhere) >= 3, name  # each fill meets a place of its own
+            met.update([b"".join(sorted(elsewhere))] * (name == "border"))
             places = [(np.frombuffer(where, bool).reshape(GRID), count) for where, count in elsewhere.items()]
             moved = sum(count * bright[where].sum() for where, count in places) / FILLS / 255 * SCALE
             assert drops[name] == pytest.approx([bright[area].sum() / 255 * SCALE, moved], rel=1e-5), name
@@ -98,7 +100,8 @@ def test_an_area_costs_the_brightness_that_it_holds_and_as_large_a_one_is_masked
     assert [rows[name]["share"] for name in areas] == pytest.approx(sums[1:] / sums[0], rel=1e-5)
     assert rows["mask"]["share"] + rows["background"]["share"] == pytest.approx(1, rel=1e-5)
     assert area_drops(image, plan, None) == found[-1]
-    assert {*area_drops(NamedImage("x.png", image.image), plan, None)} == {"all", "border"}
+    assert len(met) > 5  # places are drawn for each image
+    assert {*area_drops(NamedImage("x.png", image.image), plan, None)} == {"all", "sizes", "border"}
     assert area_drops(image, plan_report(made(background=False)[0], ReportOptions()), None) == {}
 
 

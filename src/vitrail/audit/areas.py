@@ -26,7 +26,7 @@ from vitrail.explain.forward import with_grid
 from vitrail.explain.reporting.known_masks import mask_patches
 from vitrail.explain.reporting.plan import ReportPlan
 from vitrail.explain.scores.faithfulness import STEPS, MaskedImages
-from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, seed_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, keys_of, seed_of
 from vitrail.nn import evaluating
 from vitrail.statistics import bootstrap_of_ratios
 
@@ -56,7 +56,7 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
     network, inputs = with_grid(model.network), model.tensor([image.image])
     with evaluating(model.network), torch.no_grad():
         logits = compute_logits(model.network, 1, inputs.__getitem__, at_a_time(inputs))
-        chosen, seed = model.output.choose(logits, None), seed_of(0, "areas")
+        chosen, seed = model.output.choose(logits, None), seed_of(0, "areas", *keys_of(inputs))
         masked = MaskedImages(network, inputs, chosen, logits, from_background(background.to(inputs)), seed)
         areas = patches_of(image, plan, masked.grid, masks)
         own = torch.stack([torch.ones(masked.grid, dtype=torch.bool), *areas.values()])[:, None]  # m 1 rows columns
