@@ -167,7 +167,7 @@ def tested_parts(
             part,
             first,
             tuple(
-                Row(trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"], line["taken"])
+                TestedTrio(trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"], line["taken"])
                 for line in own[label]
             ),
         )
@@ -184,7 +184,7 @@ def tested_parts(
     return named + [replace(one, named=False) for one in found if (one.label, one.part) not in places]
 
 
-class Row(NamedTuple):
+class TestedTrio(NamedTuple):
     """What moving a part did to a trio; whether its image, and the other one, are taken for the class as they are."""
 
     trio: Trio
@@ -199,7 +199,7 @@ class Tested(NamedTuple):
     label: int
     part: str
     first: float
-    rows: tuple[Row, ...]
+    rows: tuple[TestedTrio, ...]
 
     @property
     def effects(self) -> list[float]:
