@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import number, percent, percent_in_words, plural, rounded, short_paths, times_words
+from vitrail.text import number, percent, percent_in_words, plural, points, rounded, short_paths, times_words
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_shares_in_sentences() -> None:
     shares = [0.0, 1e-9, 0.0004, 0.004, 0.01, 0.5, 0.99, 0.995, 0.9999, 1.0]
     told = ["0", "under 0.1", "under 0.1", "0.4", "1", "50", "99", "99.5", "over 99.9", "100"]
     assert [percent_in_words(share) for share in shares] == [f"{words} %" for words in told]
+
+
+def test_a_difference_of_shares_is_in_points_with_its_sign_and_never_below_nothing() -> None:
+    differences = [0.034, -0.002, -0.0004, 0.0004, 0.0, -0.0, 1, -1.0, 0.00051]
+    assert [points(each) for each in differences] == ["+3.4", "−0.2", *["0.0"] * 4, "+100.0", "−100.0", "+0.1"]
 
 
 def test_odds_are_never_rounded_up_to_a_limit() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float
@@ -38,10 +39,11 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
+@cache
 def least_share(images: int, tests: int) -> float:
-    """The least part of a class that a shortcut decides to be named in four of five audits; above 1 where none is.
+    """The least part of a class in which a shortcut must work to be named in four of five audits; above 1 for none.
 
-    The images that it does not decide are taken to fall on either side of zero alike.
+    The images in which it does not work are taken to fall on either side of zero alike.
 
     Args:
         images: Of the class, in the second half.

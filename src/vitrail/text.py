@@ -65,6 +65,12 @@ def percent_in_words(fraction: float) -> str:
     return "over 99.9 %" if fraction > 0.9995 else f"{100 * fraction:.1f} %"
 
 
+def points(difference: float | int) -> str:
+    """A difference of two shares in percentage points, with its sign: +3.4, −0.2, 0.0."""
+    shown = round(100 * difference, 1)
+    return f"{shown:+.1f}".replace("-", "−") if shown else "0.0"
+
+
 def times_words(log: float) -> str:
     """How many times as high something is, of the natural log of it: 9.9 times, 1,024 times; never rounded up."""
     if not math.isfinite(log):

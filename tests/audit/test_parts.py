@@ -357,6 +357,11 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         ("supported>=70", "supported>=0.7"),
         ("supported>=7000", EXAMPLE),
         ("supported>=170%", EXAMPLE),
+        ("supported<=1.5", EXAMPLE),
+        ("supported>=2,border<1.99", "supported>=0.02"),
+        ("supported:>=0.7", EXAMPLE),
+        ("border<0.1,supported: >=70", "border<0.1"),
+        ("supported: tulip>=50", "supported:tulip>=0.5"),
         ("shortcuts<=0,bordr=<20,accuracy>0.5, weak < .3", "shortcuts<=0,border<=0.2,weak < .3"),
     ):
         with pytest.raises(UsageError) as refused:
@@ -365,6 +370,7 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         read_rules(mended)
     with must_raise(UsageError, "'=>'"):
         read_rules("border<0.1,supported=>0.7")
+    assert read_rules("supported: tulip>=0.5") == read_rules("supported:tulip>=0.5")
     classes = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
     check_rules_of_classes(classes, ["goldfish", "tench, Tinca tinca"])
     with must_raise(UsageError, "tench") as caught:

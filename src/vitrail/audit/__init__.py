@@ -1,4 +1,4 @@
-"""Whether a network looks at the right thing, over a whole set, and what decides besides.
+"""Whether a network looks at the right thing, over a whole set, and what else speaks for a class.
 
 edits        what can be moved from one image to another: the catalogue in which shortcuts are looked for
 sampling     which images are asked

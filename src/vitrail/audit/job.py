@@ -1,9 +1,9 @@
-"""The jobs of an audit: does a network look at the right thing, over a whole set, and what decides besides?
+"""The jobs of an audit: does a network look at the right thing, over a whole set, and what else speaks for a class?
 
     found = vitrail.audit.audit(model, "photos")
     found.supported        of how many images the explanation is supported, with its interval
     found.areas            where the evidence is: border, mask, background, each beside an area elsewhere
-    found.named            parts of the image that decide by themselves, class by class
+    found.named            parts of the image that speak for a class by themselves
     found.save("audit.html")
 
 Each of its jobs goes on where it was stopped: verdicts on a sample that is drawn class by class (`maps.jsonl`); every
@@ -42,6 +42,7 @@ from vitrail.audit.sampling import (
 from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
+from vitrail.data.dataset import Split
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.masks import check_any_mask
 from vitrail.data.sources import Data
@@ -67,7 +68,7 @@ OUTLINE = 56  # cells across an image, of the line around a part
 @typed
 def audit(
     model: str | Path | Model,
-    data: Data | None = None,
+    data: Data | Split | None = None,
     *,
     masks: str | Path | None = None,
     count: int = COUNT,
@@ -86,11 +87,12 @@ def audit(
     progress: Callable[[int, int], None] = lambda done, total: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Audit:
-    """Audit a model on data: how often its explanations hold, where the evidence is, and what decides besides.
+    """Audit a model on data: how often its explanations hold, where the evidence is, and which parts are shortcuts.
 
     Args:
         model: A run or model folder, other weights, or a loaded model.
-        data: As for `evaluate`; the data of the run when None. Without labels there are rates of predictions only.
+        data: As for `evaluate`, or a split that is open already; the data of the run when None. Without labels there
+            are rates of predictions only.
         masks: A folder with a mask of some images, where the thing is.
         count: Images that get a verdict, drawn class by class.
         method: That explains, by name or as a function.
@@ -119,7 +121,7 @@ def audit(
         raise UsageError(problem, f"vitrail evaluate {model.loaded_from or 'RUN'}")
     check_edits(edits, model.preprocessing.size)
     root = None if data_root is None else Path(data_root)
-    opened = open_split(model, data, root, split, layout)
+    opened = data if isinstance(data, Split) else open_split(model, data, root, split, layout)
     samples, notes = opened.samples, opened.notes
     for note in notes:
         notify(note)
@@ -159,18 +161,11 @@ def audit(
     return found if earlier is None else compared(found, earlier)
 
 
-def classes_with_images(
-    model: Model, data: Data | None, root: Path | None, split: str | None, layout: Layout
-) -> list[str]:
-    """The classes that an audit can have rates of, see `open_split`; any, of models that explain one of several labels.
-
-    Raises:
-        UsageError: There are no data.
-        DataError: They cannot be used.
-    """
+def classes_with_images(model: Model, samples: Samples) -> list[str]:
+    """The classes that an audit of these can have rates of; any, of models that explain one of several labels."""
     if model.output.limits is not None:
         return [*model.output.names]
-    there = (known_labels(model, open_split(model, data, root, split, layout).samples) == 1).any(axis=0)
+    there = (known_labels(model, samples) == 1).any(axis=0)
     return [model.output.name(number) for number in np.flatnonzero(there).tolist()]
 
 

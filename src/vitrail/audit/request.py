@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import SearchedImages
-from vitrail.data.columns import Samples
+from vitrail.data.columns import GROUP, Samples
+from vitrail.data.masks import mask_places
 from vitrail.errors import UsageError, all_of
 from vitrail.explain.reporting.plan import ReportOptions
 from vitrail.io import other_out, read_json, to_json, write_file
@@ -16,6 +17,7 @@ from vitrail.jobs.precision import identity_of
 from vitrail.model import Model
 
 JOB, LOCK = "job.json", "lock"
+MASKS = "masks"  # in the job: of them there is a hash
 FORMAT = 3  # of the lines of jobs
 
 
@@ -30,10 +32,10 @@ class AuditRequest(NamedTuple):
     known: Mapping[str, Any]
 
     def labels_hash(self) -> str:
-        """A hash of the label and the group of every image, in hexadecimal digits."""
+        """A hash of the label and the group of every image, in hexadecimal digits; of no names, where none has one."""
         samples, name = self.samples, self.model.task.column
         column = samples.column(name if name in samples.columns else None)
-        about = (samples.labels or (), column.digest(), [*samples.units()])
+        about = (samples.labels or (), column.digest(), [*samples.units()] if GROUP in samples.columns else [])
         return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
@@ -53,28 +55,38 @@ def explained_images(
         "precision": asked.wanted.precision,
         **asked.known,
         "parts": [edit.entry(asked.model.preprocessing.size) for edit in asked.edits],
-        "masks": masks_hash(asked.masks),
         "limits (--count, --max-time)": list(limits),
     }
     file, job = folder / JOB, json.loads(to_json(job))
-    before = read_json(file, f"another folder; or rm -r {folder}") if file.is_file() else None
-    if before is None or before["job"] != job:
+    nothing: dict[str, Any] = {"job": {}, "explained": []}
+    before = read_json(file, f"another folder; or rm -r {folder}") if file.is_file() else nothing
+    stored = before["job"]
+    differing = [name for name in job | stored if stored.get(name) != job.get(name) and name != MASKS]
+    if not differing and stored.get(MASKS) != masks_hash(asked, before["explained"]):
+        differing = [MASKS]
+    if differing:
         if folder.is_dir() and {each.name for each in folder.iterdir()} - {file.name, LOCK}:
             problem = f"{folder}, the folder for the parts of the audit, exists"
-            if before is not None:
-                differing = [name for name in job | before["job"] if before["job"].get(name) != job.get(name)]
+            if stored:
                 problem = f"{folder} is of an audit with other {all_of(differing)}"
             raise UsageError(problem, other_out(folder))
-        before = {"job": job, "explained": make()}
-        write_file(file, to_json(before))
+        explained = make()
+        write_file(file, to_json({"job": {**job, MASKS: masks_hash(asked, explained)}, "explained": explained}))
+        return explained
     return before["explained"]
 
 
-def masks_hash(folder: Path | None) -> str:
-    """A hash of the names, sizes and times of masks, which changes when one is written; empty without a folder."""
-    if folder is None:
+def masks_hash(asked: AuditRequest, rows: Sequence[int]) -> str:
+    """A hash of the names, sizes and times of the masks of images, which changes when one is written.
+
+    Args:
+        asked: What is audited; the hash is empty without a folder of masks.
+        rows: Of the images that are explained; no other mask is read.
+    """
+    if asked.masks is None:
         return ""
-    masks = ((file.relative_to(folder), file.stat()) for depth in ("*.png", "*/*.png") for file in folder.glob(depth))
+    places = (place for row in rows for place in mask_places(asked.samples.name(row), asked.masks))
+    masks = ((file.relative_to(asked.masks), file.stat()) for file in places if file.is_file())
     about = sorted((str(name), known.st_size, known.st_mtime_ns) for name, known in masks)
     return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
 

@@ -174,8 +174,8 @@ def read_rules(text: str, masks: bool = True) -> list[Rule]:
         masks: Whether there are masks, of which figures are measured.
 
     Raises:
-        UsageError: One cannot be read, or is of a figure that no audit has, or not one without masks, or of a share
-            that none can be.
+        UsageError: One cannot be read, or is of a figure that no audit has, or not one without masks, or of a class
+            without a name, or of a share that none can be.
     """
     parts = [part.strip() for part in re.split(r"(?<=[0-9.%])\s*,", text)]  # names of classes may hold commas
     read = [_read_rule(part, masks) for part in parts]
@@ -190,6 +190,8 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
         return Rule("", ">", 0), Fault(f"'{part}' is no rule: a rule is a name, {signs} and a number")
     name, sign, number, hundredth = match.groups()
     limit, problems, known = float(number) / (100 if hundredth else 1), list[str](), True
+    if name.startswith(OF_CLASS):
+        name = OF_CLASS + name.removeprefix(OF_CLASS).strip()
     if sign not in COMPARE:
         problems.append(f"'{sign}' in the rule '{part}' is no sign; the signs are {', '.join(COMPARE)}")
         sign, known = sign[::-1], sign[::-1] in COMPARE
@@ -197,12 +199,15 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
         problems.append(f"no audit has a figure '{name}'; there are {', '.join(NAMES)}, {OF_CLASS}CLASS")
         near = nearest(name, NAMES)
         name, known = near or name, known and near is not None
+    if name == OF_CLASS:
+        problems.append(f"the rule '{part}' is of a class and does not name it")
+        known = False
     if name in MASKED and not masks:
         problems.append(f"'{name}' is measured where there are masks, and none were given")
         known = False
     if name != SHORTCUTS and limit > 1:
         problems.append(f"the rule '{part}' asks for a share above 1, which is all of them")
-        limit, known = limit / 100, known and limit <= 100 and not hundredth
+        limit, known = limit / 100, known and 2 <= limit <= 100 and not hundredth
     rule = Rule(name, sign, limit)
     return rule, Fault(problems[0], rule.words if known else "") if problems else None
 

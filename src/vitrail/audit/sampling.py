@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from jaxtyping import Int8, Int64
 from PIL import Image
-from torch.nn.functional import one_hot
 
 from vitrail.audit.edits import Edit, passes_of
 from vitrail.check.copies import chains_of, near_pairs
@@ -113,8 +112,12 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
     targets = output.targets(match.column.take(np.arange(len(match.column))))
     if output.limits is None and (targets.ndim > 1 or targets.is_floating_point()):
         return found
-    there = one_hot(targets, output.outputs) if targets.ndim == 1 else targets.nan_to_num(-1)
-    found[slice(None) if match.ids is None else match.ids] = there.numpy().astype(np.int8)
+    rows = np.arange(len(found)) if match.ids is None else match.ids
+    if targets.ndim == 1:
+        found[rows] = 0
+        found[rows, targets.numpy()] = 1
+    else:
+        found[rows] = targets.nan_to_num(-1).numpy()
     return found
 
 

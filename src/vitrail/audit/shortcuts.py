@@ -1,4 +1,4 @@
-"""Which parts decide where they should not: proposed by one half of the images, tested on the other.
+"""Which parts of an image speak for a class by themselves: proposed by one half of the images, tested on the other.
 
 What the first half proposes is a hypothesis that the second has not seen (`sampling`). There the exact sign test asks
 whether more than half of the images have an effect above zero; Holm's method holds the chance of any false name at 5 %

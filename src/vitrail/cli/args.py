@@ -339,7 +339,7 @@ class Explain(Inference, InPrecision, JobOptions, ColumnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Inference, InPrecision, JobOptions, LayoutOptions):
-    """Ask of a whole set whether a model looks at the right thing, and what decides besides; on a page to sign.
+    """Ask of a whole set whether a model looks at the right thing, and what else speaks for a class; on a page to sign.
 
     Example: vitrail audit runs/latest ./photos
 

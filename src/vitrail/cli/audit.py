@@ -5,6 +5,7 @@ from pathlib import Path
 from vitrail.audit.job import audit, classes_with_images
 from vitrail.audit.result import Audit
 from vitrail.audit.rules import check_rules_of_classes, read_audit, read_rules
+from vitrail.audit.sampling import open_split
 from vitrail.cli.args import AuditOptions
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, warn
@@ -15,7 +16,7 @@ from vitrail.explain.methods import DEFAULT
 from vitrail.io import audit_place, check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.options import parse_seconds
-from vitrail.text import percent, times_words
+from vitrail.text import percent, points, times_words
 
 BATCH = 16
 CLASSES = 20  # in a table; the page has all
@@ -46,8 +47,8 @@ def run(options: AuditOptions, command: str) -> int:
     layout, data = Layout.of(options), options.data or None
     if model.output.names and any(rule.of_class for rule in rules):
         check_rules_of_classes(rules, model.output.names)
-        there = classes_with_images(model, data, options.data_root, options.split, layout)
-        check_rules_of_classes(rules, there, "which the data have an image")
+        data = open_split(model, data, options.data_root, options.split, layout)
+        check_rules_of_classes(rules, classes_with_images(model, data.samples), "which the data have an image")
     with progress_bar(*STAGES) as progress:
         found = audit(
             model,
@@ -107,7 +108,7 @@ def _print_audit(found: Audit) -> None:
         print_table(rows, ("class (worst first)", "images", "supported"))
     for change in found.changes:
         if change.clear:
-            low, high = map(percent, change.interval)
+            low, high = map(points, change.interval)
             both = f"{percent(change.before)} to {percent(change.now)}"
-            print_line(f"changed: {change.name} {both} (difference {low} to {high})")
+            print_line(f"changed: {change.name} {both}, {points(change.difference)} points (95 %: {low} to {high})")
     print_line("")

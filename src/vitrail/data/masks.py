@@ -32,7 +32,7 @@ def mask_places(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def check_any_mask(names: Sequence[str], folder: Path) -> None:
-    """Refuse a folder without a mask of any of these images.
+    """Refuse a folder without a mask of any of these images; of no images none is missing.
 
     Raises:
         DataError: There is no such folder, or no file in it has the name of an image.
@@ -40,7 +40,7 @@ def check_any_mask(names: Sequence[str], folder: Path) -> None:
     hint = "masks in PNG files: DIR/NAME.png or DIR/FOLDER/NAME.png for the image FOLDER/NAME.jpg"
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} with masks", hint)
-    if not any(place.is_file() for name in names for place in mask_places(name, folder)):
+    if names and not any(place.is_file() for name in names for place in mask_places(name, folder)):
         problem = f"no file in {folder} is the mask of any of {counted(len(names), 'image')}"
         raise DataError(f"{problem}: of {names[0]} it would be {mask_places(names[0], folder)[0]}", hint)
 

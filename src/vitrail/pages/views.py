@@ -403,7 +403,7 @@ class Rates:
     def words(self) -> str:
         """In a sentence."""
         if self.bounded:
-            weak = f"{self.counts.get('weak', 0)} of {self.images} explanations weak"
+            weak = f"{self.counts.get('weak', 0)} of {self.images} explanations are weak"
             return f"{weak}, the best that is possible: no least effect is known"
         low, high = (percent(each, 0) for each in self.interval)
         return f"{self.supported} of {self.images} explanations are supported (95 %: {low} to {high})"
