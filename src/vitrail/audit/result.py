@@ -161,9 +161,9 @@ class Audit:
             fails = (
                 f"For “{one.label}” {one.words} speaks by itself: "
                 f"{percent(one.recall, 0)} of its {one.images} images are recognised as they are, "
-                f"{percent(one.without, 0)} with that of another class, and of as many other images "
+                f"{percent(one.without, 0)} with this part of another class; and of as many other images "
                 f"{percent(one.taken_before, 0)} are taken for “{one.label}” as they are, "
-                f"{percent(one.taken, 0)} with that of “{one.label}”"
+                f"{percent(one.taken, 0)} with this part of “{one.label}”"
             )
             if len(self.named) > 1:
                 fails += f"; {counted(len(self.named) - 1, 'more shortcut')} below"
