@@ -142,6 +142,18 @@ def test_a_trio_takes_two_others_so_that_of_two_small_classes_none_is_asked() ->
                 assert len(rows) == len(set(rows)) >= 3 * sampling.LEAST_SIZE
 
 
+def test_copies_in_a_small_plan_are_replaced_by_other_images_of_the_class() -> None:
+    model, data = honest(), digits(False)
+    copied = [row for row, (_, label) in enumerate(data) if label == "1"][:5]
+    data = [(data[copied[0]][0] if row in copied else image, label) for row, (image, label) in enumerate(data)]
+    samples = sampling.open_split(model, data, None, None, AS_FOUND).samples
+    counts = [24] * 3
+    passes = next(each for each in range(10**5) if sampling.fitting_classes(counts, each, FEW, sampling.SIZES[-1]) == 3)
+    chosen = sampling.choose_searched(model, samples, 100, float(passes), FEW)
+    assert all(first == sampling.LEAST_SIZE < 9 <= second for first, second in chosen.asked.values())
+    assert (len(chosen.asked), chosen.left) == (3, ())
+
+
 def test_nothing_is_named_of_an_honest_network() -> None:
     audit = audited(honest(), marked=False)
     assert (audit.named, len(audit.asked), audit.left, audit.supported.images) == ((), 3, (), 2)

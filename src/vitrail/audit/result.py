@@ -157,14 +157,7 @@ class Audit:
         elif not self.named:
             fails = f"No part of the image was found that speaks for a class by itself; {self.missed}"
         else:
-            one = self.named[0]
-            fails = (
-                f"For “{one.label}” {one.words} speaks by itself: "
-                f"{percent(one.recall, 0)} of its {one.images} images are recognised as they are, "
-                f"{percent(one.without, 0)} with this part of another class; and of as many other images "
-                f"{percent(one.taken_before, 0)} are taken for “{one.label}” as they are, "
-                f"{percent(one.taken, 0)} with this part of “{one.label}”"
-            )
+            fails = self.named[0].sentence
             if len(self.named) > 1:
                 fails += f"; {counted(len(self.named) - 1, 'more shortcut')} below"
         if self.asked and self.left:
@@ -219,7 +212,8 @@ def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
     """The audit with what changed since an earlier one, and with what that was of, where it was of something else."""
     notes, before = list(found.notes), earlier["fingerprints"]
     for name, own in found.fingerprints.items():
-        if before.get(name) != own:
+        known = {"images": before.get("data", own), **before}  # as it was called once
+        if known.get(name, own) != own:
             about = f" ({earlier.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
             notes.append(f"The earlier audit was of other {name}{about}.")
     for name, own in found.options.items():

@@ -33,6 +33,7 @@ from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
 
 SIZES = ((16, 64), (12, 40), (8, 20), (6, 12))  # of halves, images of a class at most: the first that fits for all
+SPARE = 8  # more of each class and half are read, of which some may be copies, or cannot be read
 LEAST_SIZE = 6  # of a half: of fewer no sign test reaches 0.05 beside others
 STRANGERS = 30  # images, of which it is known how much alike strangers look
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
@@ -170,9 +171,10 @@ def choose_searched(
     counts = [count_of[label] for label in classes]
     plans = [(most, fitting_classes(counts, left, edits, most)) for most in SIZES]
     most, fitting = next((plan for plan in plans if plan[1] == len(classes)), plans[-1])
-    others = np.cumsum([min(count // 2, most[1]) for count in counts[1:]])
-    some = classes[: max(fitting, 2 + int(np.searchsorted(others, 2 * most[1])))]  # so that there are others enough
-    read = most if len(some) > 2 else (2 * most[0], 2 * most[1])  # a trio takes two images of other classes
+    beside = np.cumsum([min(count // 2, most[1]) for count in counts[1:]])  # others of the largest class: two a trio
+    some = classes[: max(fitting, 2 + int(np.searchsorted(beside, 2 * most[1])))]
+    each = 1 if (beside >= 2 * most[1]).any() else 2
+    read = each * most[0] + SPARE, each * most[1] + SPARE
     sides = _witnesses(samples, kinds, order, [*some, model.output.outputs], read)
     asked = dict[int, tuple[int, int]]()
     for label in classes[:fitting]:
@@ -314,10 +316,11 @@ def draw_trios(
         most: Trios of a class, at most.
         seed: Of the draw.
     """
-    rng, kinds, found = np.random.default_rng(seed), kinds_of(known), list[Trio]()
+    rng, found = np.random.default_rng(seed), list[Trio]()
     for label in classes:
         own = [row for row in rows if known[row, label] == 1][:most]
         others = rng.permutation([row for row in rows if known[row, label] == 0]).tolist()
         for row, other, third in zip(own, others[::2], others[1::2], strict=False):
-            found.append(Trio(row, other, third, label, tuple(kinds[other] + kinds[third])))
+            kinds = kinds_of(known[[other, third]])
+            found.append(Trio(row, other, third, label, (*kinds[0], *kinds[1])))
     return found

@@ -110,6 +110,21 @@ class Shortcut(ShortRepr):
         """Whether the tests would have named it, and another name of its place is given."""
         return not self.named and self.adjusted <= LEVEL and self.effect >= LEAST
 
+    def count_of(self, share: float) -> int:
+        """How many of its images such a share is."""
+        return round(share * self.images)
+
+    @property
+    def sentence(self) -> str:
+        """What it does, in numbers of images; without a full stop."""
+        shares, name = (self.taken_before, self.taken, self.recall, self.without), f"“{self.label}”"
+        before, taken, recognised, without = map(self.count_of, shares)
+        return (
+            f"For {name} {self.words} speaks by itself: of {self.images} other images the network takes {before} for "
+            f"{name}, and {taken} if they get this part of a {name}; of {self.images} images of {name} it recognises "
+            f"{recognised}, and {without} if they get this part of another image"
+        )
+
     @property
     def inside(self) -> str:
         """Where in it most lies, in a sentence; empty where that is not known."""
