@@ -274,6 +274,21 @@ def test_what_passes_does_not_tell(write: Write) -> None:
     assert own_code(handles[:1]) == own_code(handles[1:])
 
 
+def test_what_wraps_a_function_of_vitrail_in_its_place_does_not_tell(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a tool does that checks types; a person's own wrapper of it, passed as a method, does."""
+    own = write("own_mine", MORE)
+    made = ModuleType("vitrail.made")
+    exec("def plain(images):\n    return images", vars(made))
+    monkeypatch.setitem(sys.modules, "vitrail.made", made)
+    before, wrapped = own_code([made.plain]), own.scaled(2)(made.plain)
+    assert own_code([wrapped]) != before
+    assert own_code([wrapped]) != own_code([own.scaled(3)(made.plain)])
+    monkeypatch.setattr(made, "plain", wrapped)
+    assert own_code([made.plain]) == before
+
+
 NOTEBOOK = """
 import functools
 FACTOR, TABLE = 2, [1, 2]

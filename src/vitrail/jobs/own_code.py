@@ -94,7 +94,10 @@ def _told(one: Any, files: Files) -> tuple[str, list[Any]]:
 
 
 def _of_function(one: Any, files: Files) -> list[Any]:
-    """What a function is known by beside its name."""
+    """What a function is known by beside its name; nothing of one that an installed module has under that name."""
+    module = sys.modules.get(one.__module__ or "")
+    if getattr(module, one.__name__, None) is one and not _follow(one.__module__, None, files):
+        return []  # also where a tool that checks types has wrapped it as it was imported, which workers do without
     name, wrapped, bound = one.__globals__.get("__name__") or "", vars(one).get("__wrapped__"), list[Any]()
     for cell in one.__closure__ or ():
         with suppress(ValueError):  # it is empty yet
