@@ -54,9 +54,9 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # how many modules of the library a verb loads at most, and which it has no use for; predict loads 4 of weights,
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
-    "predict": (51, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (113, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
-    "evaluate": (84, ("training", "explain", "features", *RAY)),
+    "predict": (53, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
+    "explain": (116, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
+    "evaluate": (86, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]

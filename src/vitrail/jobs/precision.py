@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.own_code import own_code
 from vitrail.jobs.parts import Compute, IdRange, Ids, answer_in_order, batch_of, loader_of, split_into_batches
 from vitrail.model import Model, load
 from vitrail.nn import ViT, evaluating, in_bf16
@@ -89,7 +88,8 @@ def cast_model(model: Model, precision: Precision) -> Model:
 
 def identity_of(model: Model) -> dict[str, str]:
     """What a model is known by: hashes of its weights, of all else that decides its answers, and of code."""
-    from vitrail.model.saving import named_of  # what is answered at once needs no identity
+    from vitrail.jobs.own_code import own_code  # what is answered at once needs no identity
+    from vitrail.model.saving import named_of
 
     described = to_json({**named_of(model), "input": model.input.to_dict(), "output": model.output.to_dict()})
     parts = vars(model.network.parts).values() if is_known(model.network) else ()

@@ -123,11 +123,12 @@ def load(
 
         model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
     else:
+        found = open_model(path)  # which says of a file that is none of ours what it may be
         for name in stated:
             words = " and ".join(assume or ()) if name == "assume" else name
             problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
             raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
-        model = _open_own(path, task, network, parts)
+        model = _open_own(path, *found, task, network, parts)
         if image_size is not None or channels is not None:  # which makes another network
             model = resize_model(model, image_size, channels)
         model.network.to(device)
@@ -150,9 +151,15 @@ def _open_export(path: str | Path, stated: Sequence[str]) -> Model:
     return model
 
 
-def _open_own(path: str | Path, task: Task | None, network: nn.Module | None, parts: Parts | None) -> Model:
-    """The model of a folder of vitrail, on the CPU; see `load`."""
-    folder, config = open_model(path)
+def _open_own(
+    path: str | Path,
+    folder: Path,
+    config: dict[str, Any],
+    task: Task | None,
+    network: nn.Module | None,
+    parts: Parts | None,
+) -> Model:
+    """The model of a folder of vitrail with this configuration, on the CPU; see `load`."""
     passed = {"task": task, "network": network, "parts": parts}
     own, typed_path = own_objects_of(config), repr(str(path))
     check_passed(own, passed, typed_path, python_call("load", [typed_path], own))
