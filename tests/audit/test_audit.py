@@ -187,6 +187,10 @@ def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tu
         other = replace(audit, fingerprints={**audit.fingerprints, name: "another"})
         (note,) = set(compared(other, before).notes) - set(other.notes)
         assert name in note
+    old = {"weights": audit.fingerprints["weights"], "data": audit.fingerprints["images"]}  # as once
+    assert compared(audit, {**before, "fingerprints": old}).notes == audit.notes
+    (note,) = set(compared(audit, {**before, "fingerprints": {**old, "data": "another"}}).notes) - set(audit.notes)
+    assert "images" in note
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:
