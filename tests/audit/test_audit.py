@@ -12,7 +12,6 @@ import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from tests.errors import must_raise
 from vitrail.audit import EDITS, Audit, sampling
-from vitrail.audit.result import compared
 from vitrail.audit.rules import read_rules
 from vitrail.audit.swaps import mean_effect
 from vitrail.data.layout import AS_FOUND
@@ -175,21 +174,21 @@ def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tu
     assert rule.failure(few.figures)
     before, none = json.loads(json.dumps(audit.to_dict())), replace(audit, shortcuts=())
     notes = [
-        set(compared(now, then).notes) - set(now.notes)
+        set(now.since(then).notes) - set(now.notes)
         for now, then in ((audit, before), (none, before), (audit, none.to_dict()))
     ]
     assert [len(each) for each in notes] == [0, 1, 1]
     assert all(audit.named[0].words in note for each in notes for note in each)
     shares = {name for name in before["figures"] if name in some.figures and name != "shortcuts"}
-    assert {each.name for each in compared(some, before).changes} == shares  # a number of classes is no share of images
+    assert {each.name for each in some.since(before).changes} == shares  # a number of classes is no share of images
     assert "supported" in shares
     for name in ("weights", "images", "labels and groups"):
         other = replace(audit, fingerprints={**audit.fingerprints, name: "another"})
-        (note,) = set(compared(other, before).notes) - set(other.notes)
+        (note,) = set(other.since(before).notes) - set(other.notes)
         assert name in note
     old = {"weights": audit.fingerprints["weights"], "data": audit.fingerprints["images"]}  # as once
-    assert compared(audit, {**before, "fingerprints": old}).notes == audit.notes
-    (note,) = set(compared(audit, {**before, "fingerprints": {**old, "data": "another"}}).notes) - set(audit.notes)
+    assert audit.since({**before, "fingerprints": old}).notes == audit.notes
+    (note,) = set(audit.since({**before, "fingerprints": {**old, "data": "another"}}).notes) - set(audit.notes)
     assert "images" in note
 
 

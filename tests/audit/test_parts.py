@@ -31,7 +31,7 @@ from vitrail.audit.sampling import (
     draw_trios,
     fitting_classes,
     halves,
-    kinds_of,
+    kinds_in,
     pairs_of_copies,
 )
 from vitrail.audit.swaps import Move, Swap
@@ -209,12 +209,12 @@ def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> No
         assert abs(sum(halves(alone, rare)[alone[row]] for row in rows) - len(rows) / 2) <= 0.5
     labels = np.arange(300) % 3
     known = np.eye(3, dtype=np.int8)[labels]
-    trios = draw_trios(known, [row for row in range(300) if side[units[row]]], [0, 2], 40, 0)
+    trios = draw_trios(dict(enumerate(known)), [row for row in range(300) if side[units[row]]], [0, 2], 40, 0)
     assert [trio.label for trio in trios] == [0] * 40 + [2] * 40
     for label in (0, 2):  # else the effects of two trios would not be independent
         some = [row for trio in trios if trio.label == label for row in trio[:3]]
         assert len(set(some)) == len(some) == 120
-    few = draw_trios(known, [*range(0, 90, 3), 1, 2, 4, 5, 7], [0], 40, 0)
+    few = draw_trios(dict(enumerate(known)), [*range(0, 90, 3), 1, 2, 4, 5, 7], [0], 40, 0)
     assert len(few) == 2
     for trio in trios:
         assert labels[trio.own] == trio.label
@@ -285,15 +285,15 @@ def test_of_near_copies_and_of_a_group_one_image_is_a_witness() -> None:
 def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_have_it() -> None:
     rng = np.random.default_rng(0)
     known = rng.choice(np.array([-1, 0, 1], np.int8), size=(400, 3), p=(0.2, 0.5, 0.3))
-    trios = draw_trios(known, range(400), range(3), 400, 0)
+    trios = draw_trios(dict(enumerate(known)), range(400), range(3), 400, 0)
     counts = np.minimum((known == 1).sum(axis=0), (known == 0).sum(axis=0) // 2)
     assert [sum(trio.label == label for trio in trios) for label in range(3)] == counts.tolist()
-    kinds = kinds_of(known)
+    kinds = kinds_in(known)
     for trio in trios:
         assert [int(known[row, trio.label]) for row in trio[:3]] == [1, 0, 0]
         assert trio.label not in trio.others
-        assert list(trio.others) == kinds[trio.other] + kinds[trio.third]
-    assert kinds_of(np.array([[0, 0], [-1, -1], [1, 1], [-1, 0]], np.int8)) == [[2], [], [0, 1], [2]]
+        assert trio.others == kinds[trio.other] + kinds[trio.third]
+    assert kinds_in(np.array([[0, 0], [-1, -1], [1, 1], [-1, 0]], np.int8)) == [(2,), (), (0, 1), (2,)]
 
 
 def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:

@@ -16,13 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.audit.marked import honest
 from tests.errors import must_raise
+from vitrail.audit import sampling
 from vitrail.audit.request import AuditRequest, explained_images
-from vitrail.audit.sampling import known_labels
+from vitrail.audit.sampling import BLOCK, known_labels
 from vitrail.data.columns import Column, Labels, Samples, Texts
 from vitrail.data.images import ArrayImages
 from vitrail.data.masks import check_any_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.plan import ReportOptions
+from vitrail.model import Model
 
 
 def asked(labels: list[int], groups: tuple[str, ...] = (), name: str = "image", masks: Path | None = None) -> Any:
@@ -115,3 +117,21 @@ def test_labels_are_known_in_a_byte_each_and_unknown_ones_are_not(unknown: bool)
     assert found.dtype == np.int8
     np.testing.assert_array_equal(found, expected)
     assert largest.size <= 8 * len(labels)  # the labels, and not eight bytes for each class
+
+
+def test_of_many_images_and_classes_no_byte_for_each_class_of_each_is_held() -> None:
+    """Of 5,000,000 images of 1,000 classes that would be 5 GB."""
+    many = 10 * BLOCK
+    request = asked([0, 1, 2, 0] * (many // 4))
+    sizes = list[int]()
+
+    def watched(model: Model, samples: Samples) -> np.ndarray:
+        sizes.append(len(samples))
+        return known_labels(model, samples)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "known_labels", watched)
+        found = sampling.kinds_of(request.model, request.samples)
+    assert max(sizes) <= BLOCK
+    assert found == [(7,), (), (3,), (7,)] * (many // 4)
+    assert len({id(kinds) for kinds in found}) == 3  # one tuple for all images of a class

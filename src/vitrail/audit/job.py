@@ -30,11 +30,12 @@ from vitrail.audit.areas import LEAST_IMAGES, MASK, area_drops, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.patches import with_patches
 from vitrail.audit.request import LOCK, AuditRequest, explained_images, searched_images
-from vitrail.audit.result import Audit, ProofPictures, compared
+from vitrail.audit.result import Audit, ProofPictures
 from vitrail.audit.sampling import (
     SearchedImages,
     choose_explained,
     choose_searched,
+    kinds_of,
     known_labels,
     open_split,
     passes_in,
@@ -81,11 +82,8 @@ def audit(
     precision: PrecisionOption = "auto",
     max_seconds: float | None = None,
     folder: str | Path | None = None,
-    earlier: Mapping[str, Any] | None = None,
     cluster: Cluster | None = None,
-    command: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
-    notify: Callable[[str], object] = lambda sentence: None,
 ) -> Audit:
     """Audit a model on data: how often its explanations hold, where the evidence is, and which parts are shortcuts.
 
@@ -104,12 +102,9 @@ def audit(
         precision: Of the passes of verdicts.
         max_seconds: So much time at most: fewer images and classes are asked.
         folder: Where its jobs write, so that the same call goes on where it was stopped; a temporary one when None.
-        earlier: The JSON of an earlier audit, with which this one is compared.
         cluster: Where else to compute, by workers of Ray.
-        command: The command line, for the page.
         progress: Called with images done, and all: five times over, for verdicts, every part and what that proposes,
             and both once more for single patches of what was named.
-        notify: Called with a sentence about what is left aside.
 
     Raises:
         UsageError: There are no data, or something else lies in the folder.
@@ -123,8 +118,6 @@ def audit(
     root = None if data_root is None else Path(data_root)
     opened = data if isinstance(data, Split) else open_split(model, data, root, split, layout)
     samples, notes = opened.samples, opened.notes
-    for note in notes:
-        notify(note)
     if masks is not None:
         check_any_mask(samples.images.names(), Path(masks))
     side = min(model.preprocessing.size)
@@ -155,18 +148,15 @@ def audit(
     if small and searched.asked:
         notes = (*notes, f"Not tried, since images of {side} pixels are too small for it: {', '.join(small)}.")
     found = found_by(made, explained, searched, lines, tried, shortcuts)
-    found = replace(
-        found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes), command=command
-    )
-    return found if earlier is None else compared(found, earlier)
+    return replace(found, data=short_paths(opened.name), split=opened.split, notes=(*notes, *found.notes))
 
 
 def classes_with_images(model: Model, samples: Samples) -> list[str]:
     """The classes that an audit of these can have rates of; any, of models that explain one of several labels."""
     if model.output.limits is not None:
         return [*model.output.names]
-    there = (known_labels(model, samples) == 1).any(axis=0)
-    return [model.output.name(number) for number in np.flatnonzero(there).tolist()]
+    there = {kind for kinds in set(kinds_of(model, samples)) for kind in kinds if kind < model.output.outputs}
+    return [*map(model.output.name, sorted(there))]
 
 
 # ---- the jobs

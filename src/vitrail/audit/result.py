@@ -164,6 +164,31 @@ class Audit:
             fails += f"; not searched: {some_of([f'“{each}”' for each in self.left], 3)}"
         return f"{asked}.", f"{holds}.", f"{fails}."
 
+    def since(self, earlier: Mapping[str, Any]) -> "Audit":
+        """The same audit with what changed since an earlier one, and what was other there.
+
+        Args:
+            earlier: Its JSON.
+        """
+        notes, before = list(self.notes), earlier["fingerprints"]
+        for name, own in self.fingerprints.items():
+            known = {"images": before.get("data", own), **before}  # as it was called once
+            if known.get(name, own) != own:
+                about = f" ({earlier.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
+                notes.append(f"The earlier audit was of other {name}{about}.")
+        for name, own in self.options.items():
+            if own != (theirs := earlier.get("options", {}).get(name, "not said")):
+                notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
+        both = {*self.asked} & {*earlier["asked"]}
+        if not both and self.asked:
+            notes.append("No class was searched for shortcuts in both audits.")
+        now = {(one.label, one.words) for one in self.named}
+        then = {(row["label"], row["words"]) for row in earlier["shortcuts"] if row["named"]}
+        for some, what in ((now - then, "New since"), (then - now, "No longer found, but in")):
+            if named := sorted(f"“{label}”: {words}" for label, words in some if label in both):
+                notes.append(f"{what} the earlier audit: {', '.join(named)}.")
+        return replace(self, notes=tuple(notes), changes=tuple(changes_since(self.figures, earlier["figures"])))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
@@ -206,25 +231,3 @@ class Audit:
         write_file(page, self.page())
         write_file(page.with_suffix(".json"), to_json(self.to_dict()))
         return page
-
-
-def compared(found: Audit, earlier: Mapping[str, Any]) -> Audit:
-    """The audit with what changed since an earlier one, and with what that was of, where it was of something else."""
-    notes, before = list(found.notes), earlier["fingerprints"]
-    for name, own in found.fingerprints.items():
-        known = {"images": before.get("data", own), **before}  # as it was called once
-        if known.get(name, own) != own:
-            about = f" ({earlier.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
-            notes.append(f"The earlier audit was of other {name}{about}.")
-    for name, own in found.options.items():
-        if own != (theirs := earlier.get("options", {}).get(name, "not said")):
-            notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
-    both = {*found.asked} & {*earlier["asked"]}
-    if not both and found.asked:
-        notes.append("No class was searched for shortcuts in both audits.")
-    now = {(one.label, one.words) for one in found.named}
-    then = {(row["label"], row["words"]) for row in earlier["shortcuts"] if row["named"]}
-    for some, what in ((now - then, "New since"), (then - now, "No longer found, but in")):
-        if named := sorted(f"“{label}”: {words}" for label, words in some if label in both):
-            notes.append(f"{what} the earlier audit: {', '.join(named)}.")
-    return replace(found, notes=tuple(notes), changes=tuple(changes_since(found.figures, earlier["figures"])))

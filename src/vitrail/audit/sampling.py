@@ -7,6 +7,7 @@ classes with fewer images are left out, and it is said which.
 """
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ LEAST_SIZE = 6  # of a half: of fewer no sign test reaches 0.05 beside others
 STRANGERS = 30  # images, of which it is known how much alike strangers look
 PASSES = 500  # for each image with a verdict, all in all, where no time is given
 OF_VERDICT, OF_TEST = 210, 20  # passes of an image, with its areas; of a trio of the second half
+BLOCK = 1024  # images of which it is known at a time what each class is
 TOGETHER = 16  # images of a pass that is timed
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
 NO_CLASSES = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
@@ -122,6 +124,24 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
     return found
 
 
+def kinds_in(known: Int8[np.ndarray, "n v"]) -> list[tuple[int, ...]]:
+    """The classes or labels of each image; where it is known to have none of them, one more stands for that."""
+    there = np.concatenate([known > 0, ((known == 0).any(axis=1) & ~(known > 0).any(axis=1))[:, None]], axis=1)
+    rows, kinds = np.nonzero(there)
+    ends = np.searchsorted(rows, np.arange(len(known) + 1)).tolist()
+    flat = kinds.tolist()
+    return [tuple(flat[first:last]) for first, last in itertools.pairwise(ends)]
+
+
+def kinds_of(model: Model, samples: Samples) -> list[tuple[int, ...]]:
+    """The same of all images, some at a time: of millions a byte for each class would not fit into memory."""
+    found, same = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[int, ...]]()
+    for first in range(0, len(samples), BLOCK):
+        block = samples.select(np.arange(first, min(first + BLOCK, len(samples))))
+        found += [same.setdefault(kinds, kinds) for kinds in kinds_in(known_labels(model, block))]
+    return found
+
+
 def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
     """How many forward passes fit into so much time, by one of several images; without a limit there is none.
 
@@ -141,7 +161,7 @@ def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
 
 def choose_explained(model: Model, samples: Samples, images: int, passes: float) -> list[int]:
     """Rows of the images that get a verdict, at most so many, and what takes at most half of these passes."""
-    kinds, order = kinds_of(known_labels(model, samples)), _order_of(samples)
+    kinds, order = kinds_of(model, samples), _order_of(samples)
     count = min(images, len(samples))
     if passes < float("inf"):
         count = min(count, max(1, int(passes / 2 / OF_VERDICT)))
@@ -160,8 +180,7 @@ def choose_searched(
         passes: Of the network that are left, see `passes_in`; without a limit there are so many for each verdict.
         edits: Which are tried, all on the first half.
     """
-    known, order = known_labels(model, samples), _order_of(samples)
-    kinds = kinds_of(known)
+    kinds, order = kinds_of(model, samples), _order_of(samples)
     count_of = Counter(kind for own in kinds for kind in own)
     if len(count_of) < 2:
         notes = (NO_CLASSES,) * (model.task.column in samples.columns)  # without labels it is said already
@@ -176,9 +195,10 @@ def choose_searched(
     each = 1 if (beside >= 2 * most[1]).any() else 2
     read = each * most[0] + SPARE, each * most[1] + SPARE
     sides = _witnesses(samples, kinds, order, [*some, model.output.outputs], read)
-    asked = dict[int, tuple[int, int]]()
+    rows, asked = np.array([*sides[0], *sides[1]], np.int64), dict[int, tuple[int, int]]()
+    known = dict(zip(rows.tolist(), known_labels(model, samples.select(rows)), strict=True))
     for label in classes[:fitting]:
-        there, others = ([int((known[rows, label] == value).sum()) for rows in sides] for value in (1, 0))
+        there, others = ([sum(int(known[row][label]) == value for row in rows) for rows in sides] for value in (1, 0))
         first, second = (min(there[half], others[half] // 2, most[half]) for half in (0, 1))
         if min(first, second) >= LEAST_SIZE:
             asked[label] = first, second
@@ -233,12 +253,6 @@ def _left_aside(few: Sequence[str], late: Sequence[str]) -> tuple[str, ...]:
     notes = [f"No part of the image was tried for {some_of(few)}: {why}."] * bool(few)
     why = "they did not fit into the time or the passes (--count, --max-time)"
     return (*notes, *[f"No part of the image was tried for {some_of(late)}: {why}."] * bool(late))
-
-
-def kinds_of(known: Int8[np.ndarray, "n v"]) -> list[list[int]]:
-    """The classes or labels of each image; where it is known to have none of them, one more stands for that."""
-    there = np.concatenate([known > 0, ((known == 0).any(axis=1) & ~(known > 0).any(axis=1))[:, None]], axis=1)
-    return [np.flatnonzero(own).tolist() for own in there]
 
 
 def _witnesses(
@@ -305,12 +319,12 @@ def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.
 
 
 def draw_trios(
-    known: Int8[np.ndarray, "n v"], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
+    known: Mapping[int, Int8[np.ndarray, " v"]], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
 ) -> list[Trio]:
     """A trio for each image of these classes; of a class each image serves once, so that its trios are independent.
 
     Args:
-        known: Of all images and classes whether they are there.
+        known: Of these images whether each class is there.
         rows: Those of a half.
         classes: That are asked.
         most: Trios of a class, at most.
@@ -318,9 +332,9 @@ def draw_trios(
     """
     rng, found = np.random.default_rng(seed), list[Trio]()
     for label in classes:
-        own = [row for row in rows if known[row, label] == 1][:most]
-        others = rng.permutation([row for row in rows if known[row, label] == 0]).tolist()
+        own = [row for row in rows if known[row][label] == 1][:most]
+        others = rng.permutation([row for row in rows if known[row][label] == 0]).tolist()
         for row, other, third in zip(own, others[::2], others[1::2], strict=False):
-            kinds = kinds_of(known[[other, third]])
-            found.append(Trio(row, other, third, label, (*kinds[0], *kinds[1])))
+            kinds = kinds_in(np.stack([known[other], known[third]]))
+            found.append(Trio(row, other, third, label, kinds[0] + kinds[1]))
     return found

@@ -1,5 +1,6 @@
 """`vitrail audit RUN [DATA]`: whether a model looks at the right thing, over a whole set."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.audit.job import audit, classes_with_images
@@ -63,11 +64,10 @@ def run(options: AuditOptions, command: str) -> int:
             precision=options.precision,
             max_seconds=None if options.max_time is None else parse_seconds(options.max_time),
             folder=folder,
-            earlier=earlier,
             cluster=cluster_of(options, model),
-            command=command,
             progress=progress,
         )
+    found = replace(found if earlier is None else found.since(earlier), command=command)
     saved = found.save(page)
     if options.json:
         print_json({**found.to_dict(), "page": str(saved)})
