@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vitrail.audit.edits import Edit
 from vitrail.audit.sampling import Trio, trio_of
@@ -193,8 +192,9 @@ def tested_parts(
     adjusted = holm([one.p for one in tests])
     found = [one.described(name, by_name, p) for one, p in zip(tests, adjusted, strict=True)]
     pairs = [(one, test) for one, test in zip(found, tests, strict=True) if one.named]
-    pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))
-    named = _one_name_a_place(pairs, by_name, size, len(tests))
+    pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))  # where it lies says more
+    overlap = Overlap(by_name, size)
+    named = [place.shortcut for place in _without_rivals(places_of(pairs, overlap), overlap, len(tests))]
     places = {(one.label, one.part) for one in named}
     return named + [replace(one, named=False) for one in found if (one.label, one.part) not in places]
 
@@ -269,51 +269,89 @@ class Tested(NamedTuple):
         )
 
 
-def _one_name_a_place(
-    pairs: Sequence[tuple[Shortcut, Tested]], edits: Mapping[str, Edit], size: tuple[int, int], tests: int
-) -> list[Shortcut]:
-    """One name for each place of a class, and none for a class from which the mark of another only takes away.
+class NamedPlace(NamedTuple):
+    """A place that was named for a class.
 
-    Of areas that overlap it is the smallest with at least half of the strongest effect, since there the mark lies. A
-    class is not named for a place that was named for another if its effect is gone on trios without images of that one.
-
-    Args:
-        pairs: What is significant, areas before properties of the whole image, since a mark has edges and colours and
-            where it lies says more; the strongest first.
-        edits: By name.
-        size: (height, width) of images.
-        tests: How many there were.
+    Attributes:
+        best: Its best name: the smallest area with at least half of the strongest effect, since there the mark lies.
+        strongest: The part with the strongest effect.
+        test: Of the strongest.
+        also: Its other names.
+        against: Classes from which it only takes away.
     """
 
-    def area(one: Shortcut) -> Tensor:  # all of it for a property of the whole image
-        where = edits[one.part].area
-        return torch.ones(size, dtype=torch.bool) if where is None else where(*size)
+    best: Shortcut
+    strongest: Shortcut
+    test: Tested
+    also: list[Shortcut]
+    against: list[str]
 
-    def overlap(one: Shortcut, other: Shortcut) -> bool:
-        if (edits[one.part].area is None) != (edits[other.part].area is None):
+    @property
+    def shortcut(self) -> Shortcut:
+        """As it is reported."""
+        also = tuple(f"{one.words} ({percent(one.without, 0)} without it)" for one in self.also)
+        return replace(self.best, also=also, against=tuple(self.against))
+
+
+class Overlap:
+    """Which parts of the catalogue lie in one place, in images of one size.
+
+    Args:
+        edits: The catalogue, by name.
+        size: (height, width) of images.
+    """
+
+    def __init__(self, edits: Mapping[str, Edit], size: tuple[int, int]) -> None:
+        everywhere = torch.ones(size, dtype=torch.bool)
+        self.areas = {name: everywhere if edit.area is None else edit.area(*size) for name, edit in edits.items()}
+        self.properties = {name for name, edit in edits.items() if edit.area is None}
+
+    def pixels(self, one: Shortcut) -> int:
+        """Of its area; all of them for a property of the whole image."""
+        return int(self.areas[one.part].sum())
+
+    def __call__(self, one: Shortcut, other: Shortcut) -> bool:
+        """Whether at least half of the smaller lies in the other; properties lie together, and in no area."""
+        if (one.part in self.properties) != (other.part in self.properties):
             return False
-        own, others = area(one), area(other)
-        return one.part == other.part or 2 * int((own & others).sum()) >= min(int(own.sum()), int(others.sum()))
+        both = int((self.areas[one.part] & self.areas[other.part]).sum())
+        return one.part == other.part or 2 * both >= min(self.pixels(one), self.pixels(other))
 
-    named, owners, left = list[Shortcut](), list[tuple[Shortcut, int]](), list(pairs)
+
+def places_of(pairs: Sequence[tuple[Shortcut, Tested]], overlap: Overlap) -> list[NamedPlace]:
+    """What is significant, one place of a class behind the other.
+
+    Args:
+        pairs: In their order: the first of a place is its strongest.
+        overlap: Tells which lie in one place.
+    """
+    found, left = list[NamedPlace](), list(pairs)
     while left:
-        first, test = left[0]
-        alike = [one for one, _ in left if one.label == first.label and (one is first or overlap(one, first))]
+        strongest, test = left[0]
+        own = [one for one, _ in left if one.label == strongest.label]
+        alike = [one for one in own if overlap(one, strongest)]
+        best = min((one for one in alike if one.effect >= SAME * strongest.effect), key=overlap.pixels)
+        alike += [one for one in own if one not in alike and overlap(one, best)]  # as the edges of a corner
+        found.append(NamedPlace(best, strongest, test, [one for one in alike if one is not best], []))
         left = [pair for pair in left if pair[0] not in alike]
-        before = {label for one, label in owners if overlap(one, first)}
-        apart = test.without(before)
-        if before and (len(apart.rows) == 0 or apart.p * tests > LEVEL or np.mean(apart.effects) < LEAST):
-            named = [replace(one, against=(*one.against, first.label)) if overlap(one, first) else one for one in named]
-            continue
-        near = [one for one in alike if one.effect >= SAME * first.effect]
-        best = min(near, key=lambda one: int(area(one).sum()))
-        alike += [one for one, _ in left if one.label == best.label and overlap(one, best)]  # as the edges of a corner
-        left = [pair for pair in left if pair[0] not in alike]
-        named.append(replace(best, also=tuple(_with_recall(one) for one in alike if one is not best)))
-        owners.append((best, test.label))
-    return named
+    return found
 
 
-def _with_recall(one: Shortcut) -> str:
-    """Another name of a place, and how many images are recognised without it."""
-    return f"{one.words} ({percent(one.without, 0)} without it)"
+def _without_rivals(places: Sequence[NamedPlace], overlap: Overlap, tests: int) -> list[NamedPlace]:
+    """No place of a class from which the mark of another only takes away: there its effect is gone on other trios.
+
+    Args:
+        places: The strongest first.
+        overlap: Tells which lie together.
+        tests: How many there were.
+    """
+    found = list[NamedPlace]()
+    for place in places:
+        rivals = [one for one in found if overlap(one.best, place.strongest)]
+        apart = place.test.without({one.test.label for one in rivals})
+        if not rivals or (apart.rows and apart.p * tests <= LEVEL and np.mean(apart.effects) >= LEAST):
+            found.append(place)
+        else:
+            for one in rivals:
+                one.against.append(place.best.label)
+    return found
