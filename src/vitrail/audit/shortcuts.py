@@ -194,7 +194,7 @@ def tested_parts(
     pairs = [(one, test) for one, test in zip(found, tests, strict=True) if one.named]
     pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))  # where it lies says more
     overlap = Overlap(by_name, size)
-    named = [place.shortcut for place in _without_rivals(places_of(pairs, overlap), overlap, len(tests))]
+    named = [place.shortcut for place in _without_rivals(named_places(pairs, overlap), overlap, len(tests))]
     places = {(one.label, one.part) for one in named}
     return named + [replace(one, named=False) for one in found if (one.label, one.part) not in places]
 
@@ -318,7 +318,7 @@ class Overlap:
         return one.part == other.part or 2 * both >= min(self.pixels(one), self.pixels(other))
 
 
-def places_of(pairs: Sequence[tuple[Shortcut, Tested]], overlap: Overlap) -> list[NamedPlace]:
+def named_places(pairs: Sequence[tuple[Shortcut, Tested]], overlap: Overlap) -> list[NamedPlace]:
     """What is significant, one place of a class behind the other.
 
     Args:
