@@ -18,6 +18,7 @@ from vitrail.explain.reporting.report import Report
 from vitrail.pages import ImageView, explanation_page, run_page
 from vitrail.pages.views import AreasView
 from vitrail.tasks import ClassPrediction
+from vitrail.text import times_words
 
 NAMES = ("run", "explanation", "similar", "show")
 
@@ -221,19 +222,27 @@ def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(brows
         "moved": 0.4,
         "moved_interval": (0.3, 0.5),
     }
+    proofs = tuple(one._replace(on=0.5, out=1.5 + at, added=2.0 + at) for at, one in enumerate(shortcut.proofs))
     found = dataclasses.replace(
         found,
         verdicts={"all": rates[:1], "prediction": rates[:2], "class": rates},
         areas={"border": border},
         command="vitrail audit runs/planted ./photos --fail-under 'supported>=0.7,shortcuts<=0' --out audit.html",
         shortcuts=(
-            dataclasses.replace(shortcut, also=("the rim (19 % without it)", "the left edge (5 % without it)")),
+            dataclasses.replace(
+                shortcut, proofs=proofs, also=("the rim (19 % without it)", "the left edge (5 % without it)")
+            ),
         ),
     )
     (tmp_path / "audit.html").write_text(found.page(), encoding="utf-8")
     browser.open(tmp_path / "audit.html")
     printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
+    told = "[...document.querySelectorAll('.proof')].map(one => [...one.querySelectorAll('figcaption')].slice(1)"
+    captions = browser.ask(f"{told}.map(each => each.textContent))")
+    for (without, with_it), proof in zip(captions, proofs, strict=True):  # of the two images that are shown, no third
+        assert times_words(proof.out) in without
+        assert times_words(proof.added) in with_it
 
 
 def test_charts_tell_values(browser, pages):
