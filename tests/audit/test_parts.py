@@ -342,6 +342,7 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         (rule,) = read_rules(text)
         assert (not rule.failure(figures)) == holds, text
     assert [rule.name for rule in read_rules("supported>=0.7, border<0.1")] == ["supported", "border"]
+    assert read_rules("supported>=0.7; border<0.1") == read_rules("supported>=0.7,border<0.1")
     commas = read_rules("supported:tench, Tinca tinca>=50%,border<0.1")
     assert [rule.name for rule in commas] == ["supported:tench, Tinca tinca", "border"]
     for wrong, mended in (
@@ -362,6 +363,9 @@ def test_the_worse_end_of_an_interval_decides_a_rule() -> None:
         ("supported:>=0.7", EXAMPLE),
         ("border<0.1,supported: >=70", "border<0.1"),
         ("supported: tulip>=50", "supported:tulip>=0.5"),
+        ("supported>=0.7 border<0.1", "supported>=0.7,border<0.1"),
+        ("supported>=0.7 and bordr<10% && weak<0.3,accuracy>1", "supported>=0.7,border<0.1,weak<0.3"),
+        ("supported>=0.7border<0.1", EXAMPLE),
         ("shortcuts<=0,bordr=<20,accuracy>0.5, weak < .3", "shortcuts<=0,border<=0.2,weak < .3"),
     ):
         with pytest.raises(UsageError) as refused:
@@ -414,4 +418,8 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     for file in ("none.json", *(f"{number + 1}.json" for number in range(len(wrong)))):
         with pytest.raises(DataError):
             read_audit(tmp_path / file)
+    (tmp_path / "0.html").write_text("<!doctype html>")
+    with must_raise(DataError, "0.json") as caught:
+        read_audit(tmp_path / "0.html")
+    assert caught.value.hint.flags == {"against": str(tmp_path / "0.json")}
     assert math.isfinite(found.interval[0])

@@ -21,6 +21,7 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 RULE = re.compile(r"(.+?)\s*(>=|<=|=>|=<|==?|>|<)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(%?)")  # with signs that are none
+BETWEEN = re.compile(r"(?<=[0-9.%])\s*(?:&+|\band\b|\s)\s*")  # rules, where a comma should stand
 EXAMPLE = "supported>=0.7,border<0.1"
 SUPPORTED, SHORTCUTS, OF_CLASS = "supported", "shortcuts", "supported:"
 MASKED = ("mask", "background")  # measured where there are masks
@@ -133,6 +134,9 @@ def read_audit(file: Path) -> dict[str, Any]:
     Raises:
         DataError: There is none, or it is something else.
     """
+    beside = file.with_suffix(".json")
+    if file.suffix in (".html", ".htm") and beside.is_file():
+        raise DataError(f"{file} is the page of an audit; its figures are in {beside}", Hint({"against": str(beside)}))
     hint = "the audit.json beside an earlier audit.html"
     if not file.is_file():
         raise DataError(f"there is no file {file}", hint)
@@ -170,14 +174,14 @@ def read_rules(text: str, masks: bool = True) -> list[Rule]:
     """The rules of a text.
 
     Args:
-        text: Rules with commas between them.
+        text: Rules with commas or semicolons between them.
         masks: Whether there are masks, of which figures are measured.
 
     Raises:
         UsageError: One cannot be read, or is of a figure that no audit has, or not one without masks, or of a class
             without a name, or of a share that none can be.
     """
-    parts = [part.strip() for part in re.split(r"(?<=[0-9.%])\s*,", text)]  # names of classes may hold commas
+    parts = [part.strip() for part in re.split(r"(?<=[0-9.%])\s*[,;]", text)]  # names of classes may hold commas
     read = [_read_rule(part, masks) for part in parts]
     refuse(parts, [fault for _, fault in read])
     return [rule for rule, _ in read]
@@ -195,6 +199,10 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
     if sign not in COMPARE:
         problems.append(f"'{sign}' in the rule '{part}' is no sign; the signs are {', '.join(COMPARE)}")
         sign, known = sign[::-1], sign[::-1] in COMPARE
+    if not name.startswith(OF_CLASS) and set(name) & set("<>="):
+        several = [_read_rule(each, masks) for each in BETWEEN.split(part)] if BETWEEN.search(part) else []
+        meant = (rule.words if fault is None else fault.meant for rule, fault in several)
+        return Rule("", ">", 0), Fault(f"'{part}' is more than one rule: a comma stands between two", ",".join(filter(None, meant)))
     if name not in NAMES and not name.startswith(OF_CLASS):
         problems.append(f"no audit has a figure '{name}'; there are {', '.join(NAMES)}, {OF_CLASS}CLASS")
         near = nearest(name, NAMES)
