@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scipy.stats import binom, binomtest, t
 from sklearn.datasets import load_digits
 
 import vitrail
+from tests.audit.marked import honest
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, sampling, shortcuts
@@ -34,12 +36,14 @@ from vitrail.audit.sampling import (
     kinds_in,
     pairs_of_copies,
 )
-from vitrail.audit.swaps import Move, Swap
+from vitrail.audit.swaps import Move, Swap, log_odds
 from vitrail.data.columns import Column, Labels, Samples, Texts
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, UsageError
 from vitrail.explain import Gridded
 from vitrail.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
+from vitrail.tasks import Classes, MultiLabels
+from vitrail.tasks.calibration import Calibration
 
 BY_NAME = {edit.name: edit for edit in EDITS}
 
@@ -141,6 +145,33 @@ def test_of_honest_halves_at_most_one_in_twenty_is_named() -> None:
     rng = np.random.default_rng(1)
     named = sum(min(holm([sign_test(rng.normal(size=40).tolist()) for _ in range(6)])) <= LEVEL for _ in range(400))
     assert named <= binom.ppf(0.999, 400, LEVEL)
+
+
+def test_a_part_is_named_where_surely_each_of_its_moves_is_a_nat() -> None:
+    """Thing and rim of some classes touch: an honest network moves a little, and by every image."""
+    steps = np.linspace(-1, 1, 32)
+    cases = (("rim", 1.5 + 0.3 * steps), ("rim", 2.5 + 0.3 * steps), ("fine", 1.5 + 0.3 * steps))
+    named = list[bool]()
+    for part, effects in (*cases, ("rim", 2.5 + 2.4 * np.sign(steps))):
+        elsewhere = None if part == "fine" else move(0.0, 0.0, True)
+        swaps = [{part: Swap(move(float(effect), 0.0, False), elsewhere)} for effect in effects]
+        trios = [Trio(row, 100 + row, 200 + row, 0, (1, 2)) for row in range(32)]
+        both = zip(trios, swaps, strict=True)
+        lines = [{"trio": list(trio), "right": True, "taken": False, "swaps": swap} for trio, swap in both]
+        (one,) = shortcuts.tested_parts(lines, {0: {part: 2.0}}, EDITS, str, (224, 224))
+        assert one.adjusted < 1e-6
+        assert one.moves == (1 if part == "fine" else 2)
+        named.append(one.named)
+    assert named == [False, True, True, False]
+
+
+def test_odds_are_those_of_the_probabilities_that_the_model_states() -> None:
+    outputs = torch.randn(6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    names, calibration = honest().output.names, Calibration("validation", 100, 2.5)
+    for output in (Classes(names, calibration=calibration), MultiLabels(names, calibration=calibration)):
+        found = log_odds(replace(honest(), output=output), outputs, 3)
+        expected = torch.logit(output.probabilities(outputs)[:, 3])
+        torch.testing.assert_close(found - found[0], expected - expected[0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_mark_has_its_own() -> None:

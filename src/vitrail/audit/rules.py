@@ -202,7 +202,9 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
     if not name.startswith(OF_CLASS) and set(name) & set("<>="):
         several = [_read_rule(each, masks) for each in BETWEEN.split(part)] if BETWEEN.search(part) else []
         meant = (rule.words if fault is None else fault.meant for rule, fault in several)
-        return Rule("", ">", 0), Fault(f"'{part}' is more than one rule: a comma stands between two", ",".join(filter(None, meant)))
+        return Rule("", ">", 0), Fault(
+            f"'{part}' is more than one rule: a comma stands between two", ",".join(filter(None, meant))
+        )
     if name not in NAMES and not name.startswith(OF_CLASS):
         problems.append(f"no audit has a figure '{name}'; there are {', '.join(NAMES)}, {OF_CLASS}CLASS")
         near = nearest(name, NAMES)

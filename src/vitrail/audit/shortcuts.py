@@ -2,9 +2,8 @@
 
 What the first half proposes is a hypothesis that the second has not seen (`sampling`). There the exact sign test asks
 whether more than half of the images have an effect above zero; Holm's method holds the chance of any false name at 5 %
-over all that were tested. One is named from a mean effect of 1 nat on: a weak network moves a little by everything. Of
-an area that are both moves (`swaps`), so that each takes even odds to 62 %; of a property of the whole image it is one,
-which takes them to 73 %.
+over all that were tested. One is named where even the lower end of the interval of its mean effect is 1 nat for each of
+its moves, which takes even odds to 73 %: things reach into the rim of some images, so that honest networks move, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from vitrail.audit.swaps import Swap, lines_by_class, mean_effect
 from vitrail.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test, wilson_interval
 from vitrail.text import ShortRepr, percent
 
-LEAST = 1.0  # nats, from which mean effect on a part is named
+LEAST = 1.0  # nats of a move: a part is named where the mean effect is surely as large
 PROPOSED = 0.5  # nats, from which on the first half proposes one
 MOST = 3  # proposals of a class
 SHOWN = 10  # images that prove a shortcut
@@ -107,7 +106,7 @@ class Shortcut(ShortRepr):
     @property
     def same_place(self) -> bool:
         """Whether the tests would have named it, and another name of its place is given."""
-        return not self.named and self.adjusted <= LEVEL and self.effect >= LEAST
+        return not self.named and speaks(self.adjusted, self.interval[0], self.moves)
 
     def count_of(self, share: float) -> int:
         """How many of its images such a share is."""
@@ -148,6 +147,11 @@ class Shortcut(ShortRepr):
         return {**asdict(self), "also": list(self.also), "against": list(self.against), "proofs": proofs}
 
 
+def speaks(adjusted: float, low: float, moves: int) -> bool:
+    """Whether a part is named: p of its test, with all that were tested, and the lower end of its mean effect."""
+    return adjusted <= LEVEL and low >= LEAST * moves
+
+
 def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
     """Of each class the parts that the first half proposes, with their mean effects, the largest first."""
     found = dict[int, dict[str, float]]()
@@ -180,6 +184,7 @@ def tested_parts(
             label,
             part,
             first,
+            1 if by_name[part].area is None else 2,
             tuple(
                 TestedTrio(trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"], line["taken"])
                 for line in own[label]
@@ -209,11 +214,12 @@ class TestedTrio(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """A part that was proposed for a class, by its effect on the first half, and what moving it did on the second."""
+    """A part that was proposed for a class, by its effect on the first half, and what its moves did on the second."""
 
     label: int
     part: str
     first: float
+    moves: int
     rows: tuple[TestedTrio, ...]
 
     @property
@@ -226,6 +232,12 @@ class Tested(NamedTuple):
         """Of the exact sign test."""
         return sign_test(self.effects)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the mean effect."""
+        low, high = bootstrap_of_ratios(np.array([(1.0, each) for each in self.effects]))[:, 0].tolist()
+        return low, high
+
     def without(self, labels: set[int]) -> "Tested":
         """The same on the trios with no image of these classes."""
         return self._replace(rows=tuple(row for row in self.rows if labels.isdisjoint(row.trio.others)))
@@ -234,18 +246,17 @@ class Tested(NamedTuple):
         """As it is reported; named if it is significant over all tests, and large enough."""
         effects, right, here = self.effects, [row.right for row in self.rows], [row.swap.here for row in self.rows]
         kept = [[move.kept for move in here]]
-        if edits[self.part].area is not None:
+        if self.moves == 2:
             kept.append([row.swap.elsewhere is not None and row.swap.elsewhere.kept for row in self.rows])
         order = [at for at in np.argsort(effects)[::-1].tolist() if min(here[at].on, here[at].out, here[at].added) > 0]
-        effect, count = float(np.mean(effects)), max(1, sum(right))
-        ends = bootstrap_of_ratios(np.array([(1.0, each) for each in effects]))[:, 0].tolist()
+        interval, count = self.interval, max(1, sum(right))
         shares = [sum(a and not b for a, b in zip(right, each, strict=True)) / count for each in kept]
         recalls = [float(np.mean(each)) for each in (right, *kept)]
         return Shortcut(
             label=name(self.label),
             part=self.part,
             words=edits[self.part].words,
-            effect=effect,
+            effect=float(np.mean(effects)),
             found=self.first,
             p=self.p,
             adjusted=adjusted,
@@ -258,9 +269,9 @@ class Tested(NamedTuple):
             taken=float(np.mean([move.taken for move in here])),
             taken_before=float(np.mean([row.taken for row in self.rows])),
             taken_otherwise=float(np.mean([move.otherwise for move in here])),
-            named=adjusted <= LEVEL and effect >= LEAST,
-            moves=len(kept),
-            interval=(ends[0], ends[1]),
+            named=speaks(adjusted, interval[0], self.moves),
+            moves=self.moves,
+            interval=interval,
             intervals=tuple(wilson_interval(sum(each), len(each)) for each in (right, *kept)),
             proofs=tuple(
                 Proof(row.trio.own, row.trio.other, move.on, move.out, move.added)
@@ -349,7 +360,7 @@ def _without_rivals(places: Sequence[NamedPlace], overlap: Overlap, tests: int) 
     for place in places:
         rivals = [one for one in found if overlap(one.best, place.strongest)]
         apart = place.test.without({one.test.label for one in rivals})
-        if not rivals or (apart.rows and apart.p * tests <= LEVEL and np.mean(apart.effects) >= LEAST):
+        if not rivals or (apart.rows and speaks(apart.p * tests, apart.interval[0], apart.moves)):
             found.append(place)
         else:
             for one in rivals:

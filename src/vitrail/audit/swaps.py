@@ -198,7 +198,11 @@ def says_class(model: Model, outputs: Float[Tensor, "b v"], label: int) -> list[
 
 
 def log_odds(model: Model, outputs: Float[Tensor, "b v"], label: int) -> Float[Tensor, " b"]:
-    """Of a class among all, or of one of several labels, up to a constant that is the same for all, in nats."""
+    """Of a class among all, or of one of several labels, up to a constant that is the same for all, in nats.
+
+    They are of the probabilities that the model states, after its calibration.
+    """
+    outputs = outputs / model.output.temperature
     chosen = model.output.choose(outputs, label)
     return chosen.effect(outputs, outputs[:1])
 
