@@ -41,7 +41,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 @cache
 def least_share(images: int, tests: int) -> float:
-    """The least part of a class in which a shortcut must work to be named in four of five audits; above 1 for none.
+    """The least part of a class in which a shortcut must work to pass four of five such tests; above 1 for none.
 
     The images in which it does not work are taken to fall on either side of zero alike.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
+from typing import Any
 
 import pytest
 
@@ -159,8 +160,16 @@ def test_nothing_is_named_of_an_honest_network() -> None:
     assert audit.figures["shortcuts"].interval == (0, 0)
 
 
-def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tuple[Audit, Path]) -> None:
+def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(
+    found: tuple[Audit, Path], tmp_path: Path
+) -> None:
     audit, _ = found
+
+    def written(values: dict[str, Any]) -> Path:
+        file = tmp_path / f"{len([*tmp_path.iterdir()])}.json"
+        file.write_text(json.dumps(values))
+        return file
+
     asked = {label: count for label, count in audit.asked.items() if label != str(MARKED)}
     some = replace(audit, asked=asked, left=(str(MARKED),), shortcuts=())
     (rule,) = read_rules("shortcuts<=0")
@@ -174,22 +183,28 @@ def test_a_class_that_was_not_searched_is_told_and_no_rule_holds_of_it(found: tu
     assert rule.failure(few.figures)
     before, none = json.loads(json.dumps(audit.to_dict())), replace(audit, shortcuts=())
     notes = [
-        set(now.since(then).notes) - set(now.notes)
+        set(now.since(written(then)).notes) - set(now.notes)
         for now, then in ((audit, before), (none, before), (audit, none.to_dict()))
     ]
     assert [len(each) for each in notes] == [0, 1, 1]
     assert all(audit.named[0].words in note for each in notes for note in each)
     shares = {name for name in before["figures"] if name in some.figures and name != "shortcuts"}
-    assert {each.name for each in some.since(before).changes} == shares  # a number of classes is no share of images
+    assert {
+        each.name for each in some.since(written(before)).changes
+    } == shares  # a number of classes is no share of images
     assert "supported" in shares
     for name in ("weights", "images", "labels and groups"):
         other = replace(audit, fingerprints={**audit.fingerprints, name: "another"})
-        (note,) = set(other.since(before).notes) - set(other.notes)
+        (note,) = set(other.since(written(before)).notes) - set(other.notes)
         assert name in note
     old = {"weights": audit.fingerprints["weights"], "data": audit.fingerprints["images"]}  # as once
-    assert audit.since({**before, "fingerprints": old}).notes == audit.notes
-    (note,) = set(audit.since({**before, "fingerprints": {**old, "data": "another"}}).notes) - set(audit.notes)
+    assert audit.since(written({**before, "fingerprints": old})).notes == audit.notes
+    others = {**before, "fingerprints": {**old, "data": "another"}}
+    (note,) = set(audit.since(written(others)).notes) - set(audit.notes)
     assert "images" in note
+    cooler = replace(audit, options={**audit.options, "calibration": "logits / 2"})
+    (note,) = set(cooler.since(written(before)).notes) - set(cooler.notes)
+    assert "calibration" in note
 
 
 def test_it_goes_on_where_it_was_stopped_and_refuses_another(found: tuple[Audit, Path]) -> None:

@@ -250,6 +250,7 @@ def found_by(
         options={
             "method": ", ".join(each.name for each in plan_report(model, asked.wanted).methods),
             "masks": short_paths(str(asked.masks)) if asked.masks else "none",
+            "calibration": "none" if model.output.temperature == 1 else f"logits / {model.output.temperature:.3g}",
         },
         fingerprints={
             "weights": weights,

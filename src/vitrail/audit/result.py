@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from vitrail.arguments import typed
-from vitrail.audit.rules import NAMES, Change, Figure, changes_since
-from vitrail.audit.shortcuts import Shortcut
+from vitrail.audit.rules import NAMES, Change, Figure, changes_since, read_audit
+from vitrail.audit.shortcuts import LEAST, Shortcut
 from vitrail.data.columns import ALL
 from vitrail.errors import counted, some_of
 from vitrail.explain.reporting.report import ORDER, SUPPORTED
@@ -18,7 +18,7 @@ from vitrail.io import audit_place, check_writable, to_json, write_file
 from vitrail.pages.render import audit_page
 from vitrail.pages.views import MadeView, Rates
 from vitrail.statistics import least_share, wilson_interval
-from vitrail.text import percent
+from vitrail.text import percent, times_words
 
 
 class ProofPictures(NamedTuple):
@@ -120,7 +120,10 @@ class Audit:
             return ""
         few = min(self.asked, key=lambda label: self.asked[label][1])
         share = self._least_share(few)
-        rare = "any" if share > 1 else f"one that works in fewer than {percent(share, 0)} of the images of a class"
+        rare = "any"
+        if share <= 1:
+            rare = f"one that works in fewer than {percent(share, 0)} of the images of a class, or makes its odds less "
+            rare += f"than {times_words(LEAST)} as high,"
         return f"{rare} would probably be missed where its tests are of {counted(self.asked[few][1], 'image')}"
 
     @property
@@ -164,30 +167,35 @@ class Audit:
             fails += f"; not searched: {some_of([f'“{each}”' for each in self.left], 3)}"
         return f"{asked}.", f"{holds}.", f"{fails}."
 
-    def since(self, earlier: Mapping[str, Any]) -> "Audit":
+    @typed
+    def since(self, earlier: str | Path) -> "Audit":
         """The same audit with what changed since an earlier one, and what was other there.
 
         Args:
-            earlier: Its JSON.
+            earlier: The file of its JSON.
+
+        Raises:
+            DataError: There is none, or it is something else.
         """
-        notes, before = list(self.notes), earlier["fingerprints"]
+        then = read_audit(Path(earlier))
+        notes, before = list(self.notes), then["fingerprints"]
         for name, own in self.fingerprints.items():
             known = {"images": before.get("data", own), **before}  # as it was called once
             if known.get(name, own) != own:
-                about = f" ({earlier.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
+                about = f" ({then.get({'weights': 'model'}.get(name, 'data'), 'not said')})"
                 notes.append(f"The earlier audit was of other {name}{about}.")
         for name, own in self.options.items():
-            if own != (theirs := earlier.get("options", {}).get(name, "not said")):
+            if own != (theirs := then.get("options", {}).get(name, "not said")):
                 notes.append(f"The earlier audit had other {name}: {theirs} there, {own} here.")
-        both = {*self.asked} & {*earlier["asked"]}
+        both = {*self.asked} & {*then["asked"]}
         if not both and self.asked:
             notes.append("No class was searched for shortcuts in both audits.")
-        now = {(one.label, one.words) for one in self.named}
-        then = {(row["label"], row["words"]) for row in earlier["shortcuts"] if row["named"]}
-        for some, what in ((now - then, "New since"), (then - now, "No longer found, but in")):
+        here = {(one.label, one.words) for one in self.named}
+        there = {(row["label"], row["words"]) for row in then["shortcuts"] if row["named"]}
+        for some, what in ((here - there, "New since"), (there - here, "No longer found, but in")):
             if named := sorted(f"“{label}”: {words}" for label, words in some if label in both):
                 notes.append(f"{what} the earlier audit: {', '.join(named)}.")
-        return replace(self, notes=tuple(notes), changes=tuple(changes_since(self.figures, earlier["figures"])))
+        return replace(self, notes=tuple(notes), changes=tuple(changes_since(self.figures, then["figures"])))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -20,8 +20,11 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-RULE = re.compile(r"(.+?)\s*(>=|<=|=>|=<|==?|>|<)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(%?)")  # with signs that are none
-BETWEEN = re.compile(r"(?<=[0-9.%])\s*(?:&+|\band\b|\s)\s*")  # rules, where a comma should stand
+SIGN, NUMBER = "(>=|<=|=>|=<|==?|>|<)", r"([0-9]+\.?[0-9]*|\.[0-9]+)"  # also signs that are none
+RULE = re.compile(rf"(.+?)\s*{SIGN}\s*{NUMBER}\s*(%?)")
+END = rf"({SIGN}\s*{NUMBER}\s*%?)\s*"  # of a rule; names of classes may hold commas and digits
+SEPARATED, JOINED = re.compile(rf"{END}[,;]"), re.compile(rf"{END}(?:and\b|&+|\s)\s*(?=[A-Za-z])")
+COMMA = re.compile(rf"({SIGN}\s*[0-9]+),([0-9]+\s*%?\s*(?:[,;]|$))")  # of a number
 EXAMPLE = "supported>=0.7,border<0.1"
 SUPPORTED, SHORTCUTS, OF_CLASS = "supported", "shortcuts", "supported:"
 MASKED = ("mask", "background")  # measured where there are masks
@@ -181,7 +184,7 @@ def read_rules(text: str, masks: bool = True) -> list[Rule]:
         UsageError: One cannot be read, or is of a figure that no audit has, or not one without masks, or of a class
             without a name, or of a share that none can be.
     """
-    parts = [part.strip() for part in re.split(r"(?<=[0-9.%])\s*[,;]", text)]  # names of classes may hold commas
+    parts = [part.strip() for part in SEPARATED.sub(r"\1\n", COMMA.sub(r"\1.\3", text)).split("\n")]
     read = [_read_rule(part, masks) for part in parts]
     refuse(parts, [fault for _, fault in read])
     return [rule for rule, _ in read]
@@ -189,6 +192,8 @@ def read_rules(text: str, masks: bool = True) -> list[Rule]:
 
 def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
     """A rule and what is wrong with it; the first thing of several, and all of them mended."""
+    if fault := _several(part, masks):
+        return Rule("", ">", 0), fault
     if (match := RULE.fullmatch(part)) is None:
         signs = f"one of the signs {', '.join(COMPARE)}"
         return Rule("", ">", 0), Fault(f"'{part}' is no rule: a rule is a name, {signs} and a number")
@@ -199,12 +204,6 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
     if sign not in COMPARE:
         problems.append(f"'{sign}' in the rule '{part}' is no sign; the signs are {', '.join(COMPARE)}")
         sign, known = sign[::-1], sign[::-1] in COMPARE
-    if not name.startswith(OF_CLASS) and set(name) & set("<>="):
-        several = [_read_rule(each, masks) for each in BETWEEN.split(part)] if BETWEEN.search(part) else []
-        meant = (rule.words if fault is None else fault.meant for rule, fault in several)
-        return Rule("", ">", 0), Fault(
-            f"'{part}' is more than one rule: a comma stands between two", ",".join(filter(None, meant))
-        )
     if name not in NAMES and not name.startswith(OF_CLASS):
         problems.append(f"no audit has a figure '{name}'; there are {', '.join(NAMES)}, {OF_CLASS}CLASS")
         near = nearest(name, NAMES)
@@ -220,6 +219,16 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
         limit, known = limit / 100, known and 2 <= limit <= 100 and not hundredth
     rule = Rule(name, sign, limit)
     return rule, Fault(problems[0], rule.words if known else "") if problems else None
+
+
+def _several(part: str, masks: bool) -> Fault | None:
+    """What is wrong where a word or a blank stands between rules, which are mended; None where no two are known."""
+    pieces = JOINED.sub(r"\1\n", part).split("\n")
+    read = [_read_rule(piece, masks) for piece in pieces] if len(pieces) > 1 else []
+    meant = [words for rule, fault in read if (words := rule.words if fault is None else fault.meant)]
+    if not meant or not all(map(RULE.fullmatch, pieces)):
+        return None
+    return Fault(f"'{part}' is more than one rule: a comma stands between two", ",".join(meant))
 
 
 def check_rules_of_classes(rules: Sequence[Rule], classes: Sequence[str], where: str = "the model") -> None:

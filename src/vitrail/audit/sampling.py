@@ -7,7 +7,6 @@ classes with fewer images are left out, and it is said which.
 """
 
 import hashlib
-import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,10 +126,7 @@ def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
 def kinds_in(known: Int8[np.ndarray, "n v"]) -> list[tuple[int, ...]]:
     """The classes or labels of each image; where it is known to have none of them, one more stands for that."""
     there = np.concatenate([known > 0, ((known == 0).any(axis=1) & ~(known > 0).any(axis=1))[:, None]], axis=1)
-    rows, kinds = np.nonzero(there)
-    ends = np.searchsorted(rows, np.arange(len(known) + 1)).tolist()
-    flat = kinds.tolist()
-    return [tuple(flat[first:last]) for first, last in itertools.pairwise(ends)]
+    return [tuple(np.flatnonzero(own).tolist()) for own in there]
 
 
 def kinds_of(model: Model, samples: Samples) -> list[tuple[int, ...]]:
@@ -195,14 +191,14 @@ def choose_searched(
     each = 1 if (beside >= 2 * most[1]).any() else 2
     read = each * most[0] + SPARE, each * most[1] + SPARE
     sides = _witnesses(samples, kinds, order, [*some, model.output.outputs], read)
-    rows, asked = np.array([*sides[0], *sides[1]], np.int64), dict[int, tuple[int, int]]()
-    known = dict(zip(rows.tolist(), known_labels(model, samples.select(rows)), strict=True))
+    asked, every = dict[int, tuple[int, int]](), np.array([*sides[0], *sides[1]], np.int64)
+    known = np.split(known_labels(model, samples.select(every)), [len(sides[0])])
     for label in classes[:fitting]:
-        there, others = ([sum(int(known[row][label]) == value for row in rows) for rows in sides] for value in (1, 0))
+        there, others = ([int((half[:, label] == value).sum()) for half in known] for value in (1, 0))
         first, second = (min(there[half], others[half] // 2, most[half]) for half in (0, 1))
         if min(first, second) >= LEAST_SIZE:
             asked[label] = first, second
-    trios = draw_trios(known, sides[0], asked, most[0], 1), draw_trios(known, sides[1], asked, most[1], 2)
+    trios = draw_trios(known[0], sides[0], asked, most[0], 1), draw_trios(known[1], sides[1], asked, most[1], 2)
     few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
     notes = _left_aside([*map(model.output.name, few)], [*map(model.output.name, late)])
     return SearchedImages(trios, asked, (*few, *late), notes)
@@ -319,22 +315,22 @@ def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.
 
 
 def draw_trios(
-    known: Mapping[int, Int8[np.ndarray, " v"]], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
+    known: Int8[np.ndarray, "m v"], rows: Sequence[int], classes: Iterable[int], most: int, seed: int
 ) -> list[Trio]:
     """A trio for each image of these classes; of a class each image serves once, so that its trios are independent.
 
     Args:
-        known: Of these images whether each class is there.
-        rows: Those of a half.
+        known: Of the images of a half whether each class is there.
+        rows: Of these images.
         classes: That are asked.
         most: Trios of a class, at most.
         seed: Of the draw.
     """
     rng, found = np.random.default_rng(seed), list[Trio]()
     for label in classes:
-        own = [row for row in rows if known[row][label] == 1][:most]
-        others = rng.permutation([row for row in rows if known[row][label] == 0]).tolist()
-        for row, other, third in zip(own, others[::2], others[1::2], strict=False):
-            kinds = kinds_in(np.stack([known[other], known[third]]))
-            found.append(Trio(row, other, third, label, kinds[0] + kinds[1]))
+        own, others = (np.flatnonzero(known[:, label] == value) for value in (1, 0))
+        others = rng.permutation(others).tolist()
+        for at, other, third in zip(own[:most].tolist(), others[::2], others[1::2], strict=False):
+            kinds = kinds_in(known[[other, third]])
+            found.append(Trio(rows[at], rows[other], rows[third], label, kinds[0] + kinds[1]))
     return found

@@ -2,8 +2,9 @@
 
 What the first half proposes is a hypothesis that the second has not seen (`sampling`). There the exact sign test asks
 whether more than half of the images have an effect above zero; Holm's method holds the chance of any false name at 5 %
-over all that were tested. One is named where even the lower end of the interval of its mean effect is 1 nat for each of
-its moves, which takes even odds to 73 %: things reach into the rim of some images, so that honest networks move, too.
+over all that were tested. One is named where the lower end of the 95 % interval of its mean effect is also at least 1
+nat a move, on average, which takes even odds to 73 %: things reach into the rim of some images, so that honest networks
+move, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from vitrail.audit.swaps import Swap, lines_by_class, mean_effect
 from vitrail.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test, wilson_interval
 from vitrail.text import ShortRepr, percent
 
-LEAST = 1.0  # nats of a move: a part is named where the mean effect is surely as large
+LEAST = 1.0  # nats a move, on average: at the lower end of its interval that of a part that is named
 PROPOSED = 0.5  # nats, from which on the first half proposes one
 MOST = 3  # proposals of a class
 SHOWN = 10  # images that prove a shortcut
@@ -105,7 +106,7 @@ class Shortcut(ShortRepr):
 
     @property
     def same_place(self) -> bool:
-        """Whether the tests would have named it, and another name of its place is given."""
+        """Whether the tests would have named it, and another name or another class of its place is given."""
         return not self.named and speaks(self.adjusted, self.interval[0], self.moves)
 
     def count_of(self, share: float) -> int:
@@ -197,7 +198,7 @@ def tested_parts(
     adjusted = holm([one.p for one in tests])
     found = [one.described(name, by_name, p) for one, p in zip(tests, adjusted, strict=True)]
     pairs = [(one, test) for one, test in zip(found, tests, strict=True) if one.named]
-    pairs.sort(key=lambda pair: (by_name[pair[0].part].area is None, -pair[0].effect))  # where it lies says more
+    pairs.sort(key=lambda pair: (-pair[0].moves, -pair[0].effect))  # areas first: where it lies says more
     overlap = Overlap(by_name, size)
     named = [place.shortcut for place in _without_rivals(named_places(pairs, overlap), overlap, len(tests))]
     places = {(one.label, one.part) for one in named}
@@ -315,7 +316,6 @@ class Overlap:
     def __init__(self, edits: Mapping[str, Edit], size: tuple[int, int]) -> None:
         everywhere = torch.ones(size, dtype=torch.bool)
         self.areas = {name: everywhere if edit.area is None else edit.area(*size) for name, edit in edits.items()}
-        self.properties = {name for name, edit in edits.items() if edit.area is None}
 
     def pixels(self, one: Shortcut) -> int:
         """Of its area; all of them for a property of the whole image."""
@@ -323,7 +323,7 @@ class Overlap:
 
     def __call__(self, one: Shortcut, other: Shortcut) -> bool:
         """Whether at least half of the smaller lies in the other; properties lie together, and in no area."""
-        if (one.part in self.properties) != (other.part in self.properties):
+        if one.moves != other.moves:
             return False
         both = int((self.areas[one.part] & self.areas[other.part]).sum())
         return one.part == other.part or 2 * both >= min(self.pixels(one), self.pixels(other))

@@ -37,7 +37,8 @@ def run(options: AuditOptions, command: str) -> int:
         RunError: A rule of --fail-under does not hold.
     """
     rules = [] if options.fail_under is None else read_rules(options.fail_under, options.masks is not None)
-    earlier = None if options.against is None else read_audit(options.against)
+    if options.against is not None:
+        read_audit(options.against)  # before the work
     page = audit_place(options.out)
     check_writable(page)
     folder = page.with_suffix("")
@@ -67,7 +68,7 @@ def run(options: AuditOptions, command: str) -> int:
             cluster=cluster_of(options, model),
             progress=progress,
         )
-    found = replace(found if earlier is None else found.since(earlier), command=command)
+    found = replace(found if options.against is None else found.since(options.against), command=command)
     saved = found.save(page)
     if options.json:
         print_json({**found.to_dict(), "page": str(saved)})
