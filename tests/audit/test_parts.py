@@ -180,6 +180,9 @@ def test_a_part_is_named_where_its_moves_are_a_nat_at_the_lower_end_and_most_ima
         assert one.moves == (1 if part == "fine" else 2)
         assert (one.named, one.same_place) == (named, False)
     assert one.interval[0] > 2
+    halves_of = {part: np.full(4, effect) for part, effect in (("rim", 0.9), ("top", 1.1), ("fine", 0.6))}
+    proposed = shortcuts.propose(lines_of({0: halves_of}, {0: [(1, 2)] * 4}), [BY_NAME[part] for part in halves_of])
+    assert proposed == {0: {"top": pytest.approx(1.1), "fine": pytest.approx(0.6)}}  # half a nat a move
     both = after_the_tests({0: {"fine": 9 + steps, "rim": 5 + steps, "top": 1 + steps}}, {0: [(1, 2)] * 32})
     assert [(one.part, one.named, one.same_place) for one in both] == [
         ("rim", True, False),  # where it lies says more than that edges are there

@@ -21,7 +21,7 @@ from vitrail.statistics import LEVEL, bootstrap_of_ratios, holm, sign_test, wils
 from vitrail.text import ShortRepr, percent
 
 LEAST = 1.0  # nats a move, on average: at the lower end of its interval that of a part that is named
-PROPOSED = 0.5  # nats, from which on the first half proposes one
+PROPOSED = 0.5  # nats a move, from which on the first half proposes one
 MOST = 3  # proposals of a class
 SHOWN = 10  # images that prove a shortcut
 SAME = 0.5  # of the strongest effect, from which on a smaller area that overlaps is the better name
@@ -155,11 +155,11 @@ def speaks(adjusted: float, low: float, moves: int) -> bool:
 
 def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
     """Of each class the parts that the first half proposes, with their mean effects, the largest first."""
-    found = dict[int, dict[str, float]]()
+    found, least = dict[int, dict[str, float]](), {edit.name: PROPOSED * edit.moves for edit in edits}
     for label, own in lines_by_class(lines).items():
         effects = {edit.name: mean_effect(own, edit.name) for edit in edits if not edit.expected}
         best = sorted(effects, key=lambda name: -effects[name])[:MOST]
-        found[label] = {name: effects[name] for name in best if effects[name] >= PROPOSED}
+        found[label] = {name: effects[name] for name in best if effects[name] >= least[name]}
     return found
 
 
@@ -185,7 +185,7 @@ def tested_parts(
             label,
             part,
             first,
-            1 if by_name[part].area is None else 2,
+            by_name[part].moves,
             tuple(
                 TestedTrio(trio_of(line["trio"]), Swap.of(line["swaps"][part]), line["right"], line["taken"])
                 for line in own[label]
