@@ -49,7 +49,7 @@ def test_every_command_in_a_hint_exists_with_its_flags() -> None:
 
 ENGLISH = {  # words that begin texts of the library, and are also names of programs
     *("as", "column", "cut", "file", "find", "head", "id", "init", "join", "less", "look", "make", "more", "patch"),
-    *("size", "split", "strings", "sum", "test", "time", "top", "true", "which", "write", "yes"),
+    *("GET", "HEAD", "POST", "size", "split", "strings", "sum", "test", "time", "top", "true", "which", "write", "yes"),
 }
 WITHOUT_FILE = {"export", "ulimit", "hf", "pip", "ray", "torchrun", "vitrail"}  # programs, here or elsewhere
 
