@@ -23,7 +23,7 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
 SIGN, NUMBER = "(>=|<=|=>|=<|==?|>|<)", r"([0-9]+\.?[0-9]*|\.[0-9]+)"  # also signs that are none
 RULE = re.compile(rf"(.+?)\s*{SIGN}\s*{NUMBER}\s*(%?)")
 END = rf"({SIGN}\s*{NUMBER}\s*%?)\s*"  # of a rule; names of classes may hold commas and digits
-SEPARATED, JOINED = re.compile(rf"{END}[,;]"), re.compile(rf"{END}(?:and\b|&+|\s)\s*(?=[A-Za-z])")
+SEPARATED, JOINED = re.compile(rf"{END}(?:,|;)"), re.compile(rf"{END}(?:and\b|&+|\s)\s*(?=[A-Za-z])")
 COMMA = re.compile(rf"({SIGN}\s*[0-9]+),([0-9]+\s*%?\s*(?:[,;]|$))")  # of a number
 EXAMPLE = "supported>=0.7,border<0.1"
 SUPPORTED, SHORTCUTS, OF_CLASS = "supported", "shortcuts", "supported:"
