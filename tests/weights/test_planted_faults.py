@@ -350,5 +350,5 @@ def test_a_wrong_rule_is_seen_beside_the_source(row: str, tmp_path: Path, monkey
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
 def test_another_precision_is_no_fault(kind: torch.dtype) -> None:
     module = copy.deepcopy(network("vit_tiny_patch16_224", (), "loud")).to(kind)
-    assert conversion.convert_network(module).gap < GAP / 10
+    assert conversion.convert_network(module).gap < GAP / 4
     assert {parameter.dtype for parameter in module.parameters()} == {kind}
