@@ -18,7 +18,7 @@ from vitrail.model import Model
 
 JOB, LOCK = "job.json", "lock"
 MASKS = "masks"  # in the job: of them there is a hash
-FORMAT = 4  # of the lines of jobs
+FORMAT = 5  # of the lines of jobs
 
 
 class AuditRequest(NamedTuple):

@@ -27,7 +27,7 @@ from vitrail.audit.edits import Edit
 from vitrail.audit.request import AuditRequest
 from vitrail.audit.sampling import Trio, trio_of
 from vitrail.explain.reporting.plan import patch_of
-from vitrail.explain.scores.perturb import at_a_time, compute_logits, seed_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, stream
 from vitrail.io import to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import LINES, Compute, IdRange, choices, complete_parts, split_up
@@ -148,34 +148,34 @@ def swap_lines(
             number = (each.first + place) // 3
             opened = [each.images.open(row) for row in each.ids[place : place + 3].tolist()]
             wanted = [by_name[name] for name in names[number]]
-            (right, taken), swaps = swap_parts(model, opened, trios[number].label, wanted, number)
+            (right, taken), swaps = swap_parts(model, opened, trios[number], wanted)
             found = {edit.name: swap for edit, swap in zip(wanted, swaps, strict=True)}
             lines.append({"trio": list(trios[number]), "right": right, "taken": taken, "swaps": found})
         yield lines
 
 
 def swap_parts(
-    model: Model, opened: Sequence[Image.Image], label: int, edits: Sequence[Edit], seed: int
+    model: Model, opened: Sequence[Image.Image], trio: Trio, edits: Sequence[Edit]
 ) -> tuple[tuple[bool, bool], list[Swap]]:
     """Whether an image is taken for its class, and the other one for that of the first, and what moving each part does.
+
+    Places elsewhere hang on the trio and the part alone, so that a part's effect is the same whatever else is moved.
 
     Args:
         model: That is audited.
         opened: The image, one of another class, and one of another again.
-        label: The class of the first.
+        trio: Their rows and the class of the first.
         edits: The parts.
-        seed: Of the places elsewhere.
     """
     own, other, third = model.tensor(list(opened)).split(1)
-    patch, generator = patch_of(model), torch.Generator().manual_seed(seed_of(seed, "elsewhere"))
-    moves = [(edit, moved) for edit in edits for moved in moves_of(edit, own, patch, generator)]
+    moves = [(edit, moved) for edit in edits for moved in moves_of(edit, own, patch_of(model), trio)]
     made = [own, other]
     for edit, moved in moves:
         made += [edit.mix(other, own, moved), edit.mix(other, third, moved), edit.mix(own, other, moved)]
     images = torch.cat(made)
     with evaluating(model.network):
         outputs = compute_logits(model.network, len(images), images.__getitem__, at_a_time(images))
-    odds, says = log_odds(model, outputs, label).tolist(), says_class(model, outputs, label)
+    odds, says = log_odds(model, outputs, trio.label).tolist(), says_class(model, outputs, trio.label)
     found = {edit.name: list[Move]() for edit in edits}
     for (edit, _), at in zip(moves, range(2, len(odds), 3), strict=True):
         on, otherwise, without = odds[at : at + 3]
@@ -184,8 +184,9 @@ def swap_parts(
     return (says[0], says[1]), [Swap(here, *(rest or [None])) for here, *rest in found.values()]
 
 
-def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], generator: torch.Generator) -> list[tuple[int, int]]:
+def moves_of(edit: Edit, images: Tensor, patch: tuple[int, int], trio: Trio) -> list[tuple[int, int]]:
     """Where a part is, and of an area also where one of its shape lies elsewhere."""
+    generator = stream(trio.own, f"elsewhere {edit.name}", trio.label)
     size = (images.shape[2], images.shape[3])
     return [(0, 0)] if edit.area is None else [(0, 0), edit.elsewhere(size, patch, generator)]
 
