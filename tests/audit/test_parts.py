@@ -237,7 +237,9 @@ def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_m
         assert [one.part for one in found if one.named] == expected
         assert sorted(one.part for one in found) == sorted(least)  # what has another name is still told
         if len(expected) < len(least):
-            assert set(found[0].also) == {f"{BY_NAME[part].words} (0 % without it)" for part in ("left", "top")}
+            assert set(found[0].also) == {
+                f"{BY_NAME[part].words} (0 % are recognised without it)" for part in ("left", "top")
+            }
 
 
 def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_images_have_no_elsewhere() -> None:

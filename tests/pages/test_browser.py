@@ -207,13 +207,17 @@ def test_an_image_is_printed_on_two_sides_and_the_button_prints(browser, tmp_pat
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 2
 
 
-def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(browser, tmp_path, monkeypatch):
+def test_an_audit_with_a_shortcut_and_five_classes_and_many_small_ones_is_printed_on_two_sides(
+    browser, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sampling, "PASSES", 10**9)
     edits = [edit for edit in EDITS if edit.name in ("upper-left", "lower-right")]
     found = audit(hanging(), digits(True), count=1, method="occlusion", edits=edits)
     (shortcut,) = found.named
     assert len(shortcut.proofs) == 10
-    rates = tuple(dataclasses.replace(found.supported, name=f"a class {number}") for number in range(5))
+    large = dataclasses.replace(found.supported, images=12)
+    rates = tuple(dataclasses.replace(large, name=f"a class {number}") for number in range(5))
+    small = tuple(dataclasses.replace(large, name=f"of few {number}", images=1 + number % 2) for number in range(40))
     border = {
         "images": 58,
         "size": 0.26,
@@ -225,12 +229,14 @@ def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(brows
     proofs = tuple(one._replace(on=0.5, out=1.5 + at, added=2.0 + at) for at, one in enumerate(shortcut.proofs))
     found = dataclasses.replace(
         found,
-        verdicts={"all": rates[:1], "prediction": rates[:2], "class": rates},
+        verdicts={"all": rates[:1], "prediction": rates[:2], "class": (*small[:20], *rates, *small[20:])},
         areas={"border": border},
         command="vitrail audit runs/planted ./photos --fail-under 'supported>=0.7,shortcuts<=0' --out audit.html",
         shortcuts=(
             dataclasses.replace(
-                shortcut, proofs=proofs, also=("the rim (19 % without it)", "the left edge (5 % without it)")
+                shortcut,
+                proofs=proofs,
+                also=("the rim (19 % are recognised without it)", "the left edge (5 % are recognised without it)"),
             ),
         ),
     )
@@ -238,6 +244,9 @@ def test_an_audit_with_a_shortcut_and_five_classes_is_printed_on_two_sides(brows
     browser.open(tmp_path / "audit.html")
     printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
+    names = "[...document.querySelectorAll('.rates th[scope=row]')].filter(one => one.checkVisibility())"
+    shown = [*rates[:1], *rates[:2], *rates]  # of all, right and wrong, and the classes of more than two images
+    assert browser.ask(f"{names}.map(one => one.textContent)") == [one.name for one in shown]
     told = "[...document.querySelectorAll('.proof')].map(one => [...one.querySelectorAll('figcaption')].slice(1)"
     captions = browser.ask(f"{told}.map(each => each.textContent))")
     for (without, with_it), proof in zip(captions, proofs, strict=True):  # of the two images that are shown, no third

@@ -301,7 +301,7 @@ class NamedPlace(NamedTuple):
     @property
     def shortcut(self) -> Shortcut:
         """As it is reported."""
-        also = tuple(f"{one.words} ({percent(one.without, 0)} without it)" for one in self.also)
+        also = tuple(f"{one.words} ({percent(one.without, 0)} are recognised without it)" for one in self.also)
         return replace(self.best, also=also, against=tuple(self.against))
 
 
