@@ -166,6 +166,9 @@ def test_the_calibration_error_is_that_of_its_definition_and_chance_is_known(see
         assert means == pytest.approx([sure[own].mean(), right[own].mean()], abs=1e-9)
         begin += count
     assert begin == 500
+    sure_of_all = reliability(np.full(500, 0.99), right)
+    charts = [reliability_of(*given)[1] for given in ((found, 500), (found, 199), (sure_of_all, 500))]
+    assert [len(each) for each in charts] == [1, 0, 0], "of few images and of a single point there is none"
     draws = [reliability(sure, random.random(500) < sure) for _ in range(60)]
     assert np.mean([each.error for each in draws]) == pytest.approx(found.by_chance, rel=0.15)
     assert sum(each.error <= each.at_most for each in draws) >= 52

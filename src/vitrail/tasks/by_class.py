@@ -146,13 +146,13 @@ def calibration_row(found: Reliability) -> tuple[str, str, str]:
 
 
 def reliability_of(found: Reliability | None, images: int) -> tuple[dict[str, Any], "tuple[Section, ...]"]:
-    """The calibration error for JSON, and the reliability diagram where there are enough images."""
+    """The calibration error for JSON, and the reliability diagram where there are enough images and two points."""
     details: dict[str, Any] = {"calibration_error": None if found is None else found.to_dict()}
-    if found is None or images < FOR_DIAGRAM:
+    rows = together(found) if found is not None and images >= FOR_DIAGRAM else []
+    if len(rows) < 2:
         return details, ()
     from vitrail.pages.chart import Series, line_chart, linear_axis
 
-    rows = together(found)
     counts, sure, right = ([row[place] for row in rows] for place in range(3))
     lines = [Series("right", right), Series("as often right as sure", sure)]
     of = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(counts), max(counts))))
