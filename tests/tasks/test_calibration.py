@@ -30,7 +30,7 @@ from vitrail.pages import Table
 from vitrail.runs.data import CALIBRATE, LEAST_CALIBRATE, PARTS, REPORT, SELECT, cut
 from vitrail.tasks import TASKS, Classes, Result
 from vitrail.tasks.attributes import Attributes
-from vitrail.tasks.by_class import by_class, together
+from vitrail.tasks.by_class import by_class, reliability_of, together
 from vitrail.tasks.calibration import Calibration, calibration_from, reliability, stored
 from vitrail.tasks.multilabel import MultiLabels
 from vitrail.tasks.ranking import interval_of_mean
