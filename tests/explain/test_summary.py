@@ -13,8 +13,8 @@ from tests.pages import samples
 from vitrail.explain.reporting.summary import areas_of, summary_of
 from vitrail.explain.verdict import EVIDENCE, FAITHFUL, VISIBLE, verdict
 from vitrail.pages import AttributionView, ImageView, TrustView
+from vitrail.pages.image_views import ReplacedView
 from vitrail.pages.trust import spot_words
-from vitrail.pages.views import ReplacedView
 from vitrail.text import percent_in_words, times_words
 
 GRIDS = ((1, 9), (4, 4), (7, 5), (14, 14))

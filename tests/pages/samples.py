@@ -23,8 +23,8 @@ from vitrail.pages import (
     Table,
     TrustView,
 )
+from vitrail.pages.image_views import AreasView, BesideView, MadeView, ReplacedView, Sureness
 from vitrail.pages.render import evaluation_page, explanation_page, run_page
-from vitrail.pages.views import AreasView, BesideView, MadeView, ReplacedView, Sureness
 from vitrail.runs.settings import Settings
 from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric

@@ -8,8 +8,9 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.pages import chart
+from vitrail.pages.image_views import AttributionView, Explains, TrustView
 from vitrail.pages.render import template_environment
-from vitrail.pages.views import AttributionView, Confusion, Explains, TrustView
+from vitrail.pages.run_views import Confusion
 
 
 def constant(template: str, name: str) -> Any:

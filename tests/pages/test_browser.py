@@ -16,7 +16,7 @@ from vitrail.audit import EDITS, audit, sampling
 from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.report import Report
 from vitrail.pages import ImageView, explanation_page, run_page
-from vitrail.pages.views import AreasView
+from vitrail.pages.image_views import AreasView
 from vitrail.tasks import ClassPrediction
 from vitrail.text import times_words
 

@@ -13,7 +13,7 @@ from tests.pages.structure import Structure
 from vitrail.features.similar import Neighbour
 from vitrail.pages import AttributionView, ImageView, explanation_page
 from vitrail.pages.colour import TICKS
-from vitrail.pages.views import BesideView, MadeView, Sureness
+from vitrail.pages.image_views import BesideView, MadeView, Sureness
 
 ATTRIBUTION = AttributionView(
     "generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True

@@ -12,7 +12,7 @@ from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
 from vitrail.pages import Confusion, RunView, Table, evaluation_page, run_page
-from vitrail.pages.views import Pair, SidesView
+from vitrail.pages.run_views import Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.tasks.task import Metric
 from vitrail.text import short_paths

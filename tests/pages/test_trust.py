@@ -12,8 +12,8 @@ from tests.pages.shown import constant, glance_table, how_tested_list, macro, sh
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
 from vitrail.pages import AttributionView
+from vitrail.pages.image_views import AreasView
 from vitrail.pages.trust import verdict_words
-from vitrail.pages.views import AreasView
 
 VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
 ATTRIBUTION = AttributionView(

@@ -23,7 +23,7 @@ from vitrail.features import embed
 from vitrail.features.similar import EMBEDDED, evenly_by_class
 from vitrail.model import Model
 from vitrail.nn import features
-from vitrail.pages.views import BesideView
+from vitrail.pages.image_views import BesideView
 from vitrail.runs.beside import LEAST, RunKnowledge, TrainingImages, sureness
 from vitrail.runs.data import Run
 from vitrail.statistics import wilson_interval

@@ -15,7 +15,7 @@ from tests.tasks.patterns import SPLITS, images
 from vitrail.data import Column, Match, RawDataset, Samples, Texts
 from vitrail.data.batches import Batch
 from vitrail.errors import Hint, UsageError
-from vitrail.pages.views import Table
+from vitrail.pages.run_views import Table
 from vitrail.tasks import Agreement, ChosenTarget, Codec, Hub, Metric, Metrics, Result, Task
 from vitrail.tasks.target import indices_of, pick
 from vitrail.tasks.task import fraction_result

@@ -58,7 +58,7 @@ from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model, load
 from vitrail.nn.networks import weights_hash
-from vitrail.pages.views import MadeView, Rates
+from vitrail.pages.image_views import MadeView, Rates
 from vitrail.text import short_paths
 
 COUNT = 100  # images with a verdict, unless more are asked for

@@ -15,8 +15,8 @@ from vitrail.data.columns import ALL
 from vitrail.errors import counted, some_of
 from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
+from vitrail.pages.image_views import MadeView, Rates
 from vitrail.pages.render import audit_page
-from vitrail.pages.views import MadeView, Rates
 from vitrail.statistics import least_share, wilson_interval
 from vitrail.text import percent, times_words
 

@@ -10,7 +10,7 @@ from vitrail.data.columns import TRAIN
 from vitrail.data.layout import Layout
 from vitrail.errors import DataError, counted
 from vitrail.io import evaluation_place
-from vitrail.pages.views import ClassTable, Table
+from vitrail.pages.run_views import ClassTable, Table
 from vitrail.runs.data import CHANGED, check_objects, open_run
 from vitrail.runs.evaluate import BATCH, evaluate
 from vitrail.tasks import Result

@@ -32,6 +32,7 @@ from vitrail.explain.reporting.plan import (
 from vitrail.explain.reporting.report import Report, add_nearest, explain_images, named_image, open_named
 from vitrail.io import check_writable, page_at, write_file
 from vitrail.model import Model
+from vitrail.pages.image_views import AttributionView, ImageView
 from vitrail.pages.trust import (
     drop_words,
     parts_words,
@@ -42,7 +43,6 @@ from vitrail.pages.trust import (
     tested_words,
     tests_of,
 )
-from vitrail.pages.views import AttributionView, ImageView
 from vitrail.runs.beside import AUTO, TrainingImages
 from vitrail.runs.data import open_for, open_run
 from vitrail.text import percent

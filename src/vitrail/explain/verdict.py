@@ -51,7 +51,7 @@ from vitrail.explain.target import Target, choose_target, codec_of
 from vitrail.jobs.precision import Precision, PrecisionOption, choose_precision_for
 from vitrail.model import Model
 from vitrail.nn.vit import Images
-from vitrail.pages.views import TrustView
+from vitrail.pages.image_views import TrustView
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
 from vitrail.text import ShortRepr, number, percent_in_words, times_words
 

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, PngImagePlugin
 
-from vitrail.pages.views import AttributionView, ImageView
+from vitrail.pages.image_views import AttributionView, ImageView
 
 Values = Float[np.ndarray, "rows columns"]
 Pixels = UInt8[np.ndarray, "h w *channels"]

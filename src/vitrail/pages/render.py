@@ -33,7 +33,8 @@ from vitrail.io import AUDIT, DATA, EVALUATION, EXPLANATION, SHOW, SIMILAR
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart, linear_axis
 from vitrail.pages.colour import ColourRange, patch_colours
-from vitrail.pages.views import ImageView, MadeView, Rates, RunView
+from vitrail.pages.image_views import ImageView, MadeView, Rates
+from vitrail.pages.run_views import RunView
 from vitrail.text import number, percent
 
 # Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;

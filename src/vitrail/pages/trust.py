@@ -11,7 +11,7 @@ import numpy as np
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import EVEN, ColourRange, fractions
-from vitrail.pages.views import AttributionView, TrustView
+from vitrail.pages.image_views import AttributionView, TrustView
 from vitrail.text import capital, number, percent_in_words
 
 SPOT = 0.5  # of what a map does beyond random ones: from so much on, what a spot does is said beside the summary

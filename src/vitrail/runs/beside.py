@@ -25,7 +25,7 @@ from vitrail.jobs.parts import Progress
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
-from vitrail.pages.views import BesideView, Sureness
+from vitrail.pages.image_views import BesideView, Sureness
 from vitrail.runs.data import chosen_words, open_for, run_of
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.known import EVALUATED, TrainedOn

@@ -39,7 +39,7 @@ from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
 from vitrail.nn.networks import NETWORKS
 from vitrail.pages import evaluation_page
-from vitrail.pages.views import Section
+from vitrail.pages.run_views import Section
 from vitrail.tasks import TASKS, ChosenTarget, Codec, Example, Hub, Metric, Prediction, Result, Task
 from vitrail.tasks.target import TINY
 from vitrail.tasks.task import Input, Objective

@@ -27,7 +27,7 @@ from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, ch
 from vitrail.model import Model, load
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.pages.render import evaluation_page
-from vitrail.pages.views import Table
+from vitrail.pages.run_views import Table
 from vitrail.runs.data import check_objects, open_for, open_run
 from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group

@@ -21,7 +21,7 @@ from vitrail.tasks.calibration import COVERAGE, Reliability, reliability
 from vitrail.text import number, percent, percent_in_words
 
 if TYPE_CHECKING:
-    from vitrail.pages.views import Section
+    from vitrail.pages.run_views import Section
 
 FOR_DIAGRAM = 200  # images from which on a reliability diagram is drawn
 FOR_POINT = 30  # answers from which on a range of sureness is a point of it

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.batches import Batch, Blend
     from vitrail.data.columns import RawDataset, Samples
     from vitrail.nn import Search
-    from vitrail.pages.views import Section
+    from vitrail.pages.run_views import Section
 
 Input = Preprocessing | Vocabulary
 """What turns a source into what a network expects: of an image, or of a text."""

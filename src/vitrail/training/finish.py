@@ -32,7 +32,7 @@ from vitrail.model import CARD, Model, card_of, load, save
 from vitrail.model.familiar import chosen_of, familiar_to
 from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
-from vitrail.pages.views import Confusion, Pair, SidesView
+from vitrail.pages.run_views import Confusion, Pair, SidesView
 from vitrail.runs.data import REPORT, SELECT, chosen_words, mark_chosen
 from vitrail.runs.evaluate import answered, batches_of, errors_of, evaluate_split
 from vitrail.tasks import TASKS, Result, Task

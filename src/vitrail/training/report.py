@@ -26,7 +26,7 @@ from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.pages.render import run_page
-from vitrail.pages.views import RunState, RunView, SidesView
+from vitrail.pages.run_views import RunState, RunView, SidesView
 from vitrail.runs.evaluate import with_images
 from vitrail.runs.folder import RunFolder, clock
 from vitrail.runs.settings import Settings, image_config, settings_to_dict

@@ -10,7 +10,7 @@ from vitrail.explain import METHODS, Comparison, compare
 from vitrail.explain.reporting.explained import views_of
 from vitrail.explain.reporting.plan import ReportPlan
 from vitrail.pages import AttributionView
-from vitrail.pages.views import RENAMED
+from vitrail.pages.image_views import RENAMED
 from vitrail.runs.beside import RunKnowledge
 
 

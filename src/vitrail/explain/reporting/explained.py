@@ -34,8 +34,8 @@ from vitrail.explain.verdict import PreparedTest, TrustOptions, precision_for, p
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
+from vitrail.pages.image_views import AreasView, AttributionView, Function, ImageView, ReplacedView, TrustView
 from vitrail.pages.render import explanation_page, in_frame
-from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, ReplacedView, TrustView
 from vitrail.tasks import Prediction
 from vitrail.tasks.target import ChosenTarget
 

@@ -35,7 +35,7 @@ from vitrail.jobs.own_code import own_code
 from vitrail.jobs.parts import LINES, Compute, IdRange, choices, complete_parts, folder_of, job_entry, split_up
 from vitrail.jobs.precision import Opening, identity_of
 from vitrail.model import Model
-from vitrail.pages.views import Rates
+from vitrail.pages.image_views import Rates
 
 ROWS = 16  # images of a range
 

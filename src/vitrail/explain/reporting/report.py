@@ -48,8 +48,8 @@ from vitrail.model.facts import changes_of
 from vitrail.model.model import each_of
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
+from vitrail.pages.image_views import ImageView, MadeView, Rates
 from vitrail.pages.render import explanation_page, in_frame
-from vitrail.pages.views import ImageView, MadeView, Rates
 from vitrail.runs.beside import NONE, TrainingImages
 from vitrail.statistics import wilson_interval
 from vitrail.tasks.target import OfLogits

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from vitrail.explain.evidence import EVIDENCE
 from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.verdict import VISIBLE, write_apart
-from vitrail.pages.views import AttributionView, ImageView, TrustView
+from vitrail.pages.image_views import AttributionView, ImageView, TrustView
 from vitrail.text import percent_in_words, times_words
 
 LOOKED = "The maps show where it looked for each word; whether that mattered was not tested."
