@@ -181,7 +181,8 @@ def test_a_part_is_named_where_its_moves_are_a_nat_at_the_lower_end_and_most_ima
         assert (one.named, one.same_place) == (named, False)
     assert one.interval[0] > 2
     halves_of = {part: np.full(4, effect) for part, effect in (("rim", 0.9), ("top", 1.1), ("fine", 0.6))}
-    proposed = shortcuts.propose(lines_of({0: halves_of}, {0: [(1, 2)] * 4}), [BY_NAME[part] for part in halves_of])
+    lines = lines_of({0: halves_of}, {0: [(1, 2)] * 4})
+    proposed = shortcuts.propose(shortcuts.seen_places(lines, [BY_NAME[part] for part in halves_of], (224, 224)))
     assert proposed == {0: {"top": pytest.approx(1.1), "fine": pytest.approx(0.6)}}  # half a nat a move
     both = after_the_tests({0: {"fine": 9 + steps, "rim": 5 + steps, "top": 1 + steps}}, {0: [(1, 2)] * 32})
     assert [(one.part, one.named, one.same_place) for one in both] == [
@@ -240,6 +241,38 @@ def test_a_mark_in_a_corner_has_one_name_though_both_edges_hold_it_and_another_m
             assert set(found[0].also) == {
                 f"{BY_NAME[part].words} (0 % are recognised without it)" for part in ("left", "top")
             }
+
+
+def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> None:
+    """A corner is proposed though three larger parts that hold it do more by chance, and another mark beside it."""
+    effects = (
+        {"rim": 7.6, "left": 7.5, "top": 7.4, "upper-left": 7.0, "fine": 3.0, "lower-right": 2.5, "centre": 9.0},
+        {"rim": 8.0, "left": 3.5, "bottom": 3.0, "fine": 2.0, "lower-right": 1.5},  # a frame
+        {"rim": 9.5, "upper-left": 7.5, "left": 6.0, "top": 4.7, "fine": 4.7, "right": 3.6, "lower-right": 3.2},
+        {"left": 9.0, "rim": 8.5, "upper-left": 5.0, "lower-left": 4.6, "top": 1.5},  # a band
+        {"fine": 5.0, "upper-left": 4.0, "upper-right": 3.0, "lower-left": 2.0, "lower-right": 1.5},
+        {"left": 0.9, "fine": 0.4, "rim": 0.1},
+    )
+    names = ["rim, upper-left, fine, lower-right", "rim, fine", "rim, upper-left, fine, right, lower-right"]
+    names += ["left, top", "fine, upper-left, upper-right", ""]
+    swaps = [
+        {
+            edit.name: Swap(move(own.get(edit.name, 0.0), 0.0, True), edit.area and move(0.0, 0.0, True))
+            for edit in EDITS
+        }
+        for own in effects
+    ]
+    lines = [
+        {"trio": list(Trio(row, 100 + row, 200 + row, label, (8, 9))), "swaps": own}
+        for label, own in enumerate(swaps)
+        for row in range(4)
+    ]
+    places = shortcuts.seen_places(lines, EDITS, (224, 224))
+    assert [len(own) for own in places.values()] == [3, 2, 3, 2, 5, 0]
+    found = shortcuts.propose(places)
+    assert [", ".join(found.get(label, ())) for label in range(len(effects))] == names
+    for label, parts in found.items():
+        assert parts == {part: pytest.approx(effects[label][part]) for part in parts}
 
 
 def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_images_have_no_elsewhere() -> None:

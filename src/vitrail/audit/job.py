@@ -40,7 +40,7 @@ from vitrail.audit.sampling import (
     open_split,
     passes_in,
 )
-from vitrail.audit.shortcuts import Shortcut, propose, tested_parts
+from vitrail.audit.shortcuts import MOST, Shortcut, propose, seen_places, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
 from vitrail.data.dataset import Split
@@ -194,9 +194,10 @@ def shortcut_jobs(
     first, second = searched.halves
     every = {label: [edit.name for edit in edits] for label in searched.asked}
     tried = job(asked, folder / "first.jsonl", first, every)
-    proposed = {label: parts for label, parts in propose(tried, edits).items() if parts}
+    size = model.preprocessing.size
+    proposed = propose(seen_places(tried, edits, size))
     tested = job(asked, folder / "second.jsonl", [trio for trio in second if trio.label in proposed], proposed)
-    shortcuts = tested_parts(tested, proposed, edits, model.output.name, model.preprocessing.size)
+    shortcuts = tested_parts(tested, proposed, edits, model.output.name, size)
     return tried, with_patches(asked, searched, folder, shortcuts, job)
 
 
@@ -225,7 +226,7 @@ def found_by(
     drops = [line["areas"] for line in lines if line.get("areas")]
     broken = [(line["file"], line["problem"]) for line in lines if "problem" in line]
     unread = [f"{file}: {short_paths(_without_name(why, file), 1)}" for file, why in broken]
-    notes = [*searched.notes, *areas_notes(asked, drops)]
+    notes = [*searched.notes, *untested_notes(asked, tried), *areas_notes(asked, drops)]
     notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(
@@ -298,6 +299,17 @@ def verdict_rates(
             found.setdefault(key, {}).setdefault(name, []).append(verdict)
     every = {key: tuple(rates(name, own) for name, own in sorted(names.items())) for key, names in found.items()}
     return {"all": (rates("all", []),), **every}
+
+
+def untested_notes(asked: AuditRequest, tried: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The places that the first half of a class proposed and nobody tested, since there were stronger ones."""
+    words, name = {edit.name: edit.words for edit in asked.edits}, asked.model.output.name
+    return [
+        f"Of “{name(label)}” {MOST} places were tested, the strongest on the first half; not tested: "
+        f"{', '.join(words[[*place][-1]] for place in places[MOST:])}."
+        for label, places in seen_places(tried, asked.edits, asked.model.preprocessing.size).items()
+        if len(places) > MOST
+    ]
 
 
 def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:

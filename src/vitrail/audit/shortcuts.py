@@ -22,7 +22,7 @@ from vitrail.text import ShortRepr, percent
 
 LEAST = 1.0  # nats a move, on average: at the lower end of its interval that of a part that is named
 PROPOSED = 0.5  # nats a move, from which on the first half proposes one
-MOST = 3  # proposals of a class
+MOST = 3  # places of a class that are tested
 SHOWN = 10  # images that prove a shortcut
 SAME = 0.5  # of the strongest effect, from which on a smaller area that overlaps is the better name
 
@@ -153,14 +153,36 @@ def speaks(adjusted: float, low: float, moves: int) -> bool:
     return adjusted <= LEVEL and low >= LEAST * moves
 
 
-def propose(lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit]) -> dict[int, dict[str, float]]:
-    """Of each class the parts that the first half proposes, with their mean effects, the largest first."""
-    found, least = dict[int, dict[str, float]](), {edit.name: PROPOSED * edit.moves for edit in edits}
+def seen_places(
+    lines: Sequence[Mapping[str, Any]], edits: Sequence[Edit], size: tuple[int, int]
+) -> dict[int, list[dict[str, float]]]:
+    """Of each class the places where the first half sees something, the strongest first: parts with mean effects.
+
+    Of a place these are its strongest part and its best name: of a mark in a corner, an edge and the corner.
+
+    Args:
+        lines: Of the first half.
+        edits: The catalogue.
+        size: (height, width) of images.
+    """
+    found, overlap = dict[int, list[dict[str, float]]](), Overlap({edit.name: edit for edit in edits}, size)
+    least = {edit.name: PROPOSED * edit.moves for edit in edits}
     for label, own in lines_by_class(lines).items():
         effects = {edit.name: mean_effect(own, edit.name) for edit in edits if not edit.expected}
-        best = sorted(effects, key=lambda name: -effects[name])[:MOST]
-        found[label] = {name: effects[name] for name in best if effects[name] >= least[name]}
+        largest_first = sorted(effects.items(), key=lambda pair: -pair[1])
+        left = {part: effect for part, effect in largest_first if effect >= least[part]}
+        places = found[label] = []
+        while left:
+            best, alike = overlap.place(left)
+            places.append({part: left[part] for part in (next(iter(left)), best)})
+            left = {part: effect for part, effect in left.items() if part not in alike}
     return found
+
+
+def propose(places: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[int, dict[str, float]]:
+    """Of each class the parts of its strongest places, which the second half tests; no class without any."""
+    found = {label: [part for place in own[:MOST] for part in place.items()] for label, own in places.items()}
+    return {label: dict(parts) for label, parts in found.items() if parts}
 
 
 def tested_parts(
@@ -316,17 +338,32 @@ class Overlap:
     def __init__(self, edits: Mapping[str, Edit], size: tuple[int, int]) -> None:
         everywhere = torch.ones(size, dtype=torch.bool)
         self.areas = {name: everywhere if edit.area is None else edit.area(*size) for name, edit in edits.items()}
+        self.moves = {name: edit.moves for name, edit in edits.items()}
 
-    def pixels(self, one: Shortcut) -> int:
+    def pixels(self, part: str) -> int:
         """Of its area; all of them for a property of the whole image."""
-        return int(self.areas[one.part].sum())
+        return int(self.areas[part].sum())
 
-    def __call__(self, one: Shortcut, other: Shortcut) -> bool:
+    def __call__(self, part: str, other: str) -> bool:
         """Whether at least half of the smaller lies in the other; properties lie together, and in no area."""
-        if one.moves != other.moves:
+        if self.moves[part] != self.moves[other]:
             return False
-        both = int((self.areas[one.part] & self.areas[other.part]).sum())
-        return one.part == other.part or 2 * both >= min(self.pixels(one), self.pixels(other))
+        both = int((self.areas[part] & self.areas[other]).sum())
+        return part == other or 2 * both >= min(self.pixels(part), self.pixels(other))
+
+    def place(self, effects: Mapping[str, float]) -> tuple[str, list[str]]:
+        """The best name of the place of the first part, and all parts that lie there.
+
+        Best is the smallest area with half of the effect that meets all others with so much, as a corner meets both
+        edges and the rim; where two corners have it, it is what holds both.
+
+        Args:
+            effects: Of parts, in nats; the first has the largest of its place.
+        """
+        strongest = next(iter(effects))
+        enough = [part for part in effects if self(part, strongest) and effects[part] >= SAME * effects[strongest]]
+        best = min((one for one in enough if all(self(one, other) for other in enough)), key=self.pixels)
+        return best, [part for part in effects if part == strongest or self(part, best)]
 
 
 def named_places(pairs: Sequence[tuple[Shortcut, Tested]], overlap: Overlap) -> list[NamedPlace]:
@@ -339,12 +376,11 @@ def named_places(pairs: Sequence[tuple[Shortcut, Tested]], overlap: Overlap) -> 
     found, left = list[NamedPlace](), list(pairs)
     while left:
         strongest, test = left[0]
-        own = [one for one, _ in left if one.label == strongest.label]
-        alike = [one for one in own if overlap(one, strongest)]
-        best = min((one for one in alike if one.effect >= SAME * strongest.effect), key=overlap.pixels)
-        alike += [one for one in own if one not in alike and overlap(one, best)]  # as the edges of a corner
-        found.append(NamedPlace(best, strongest, test, [one for one in alike if one is not best], []))
-        left = [pair for pair in left if pair[0] not in alike]
+        own = {one.part: one for one, _ in left if one.label == strongest.label}
+        best, alike = overlap.place({part: one.effect for part, one in own.items()})
+        also = [own[part] for part in alike if part != best]
+        found.append(NamedPlace(own[best], strongest, test, also, []))
+        left = [pair for pair in left if pair[0].label != strongest.label or pair[0].part not in alike]
     return found
 
 
@@ -358,7 +394,7 @@ def _without_rivals(places: Sequence[NamedPlace], overlap: Overlap, tests: int) 
     """
     found = list[NamedPlace]()
     for place in places:
-        rivals = [one for one in found if overlap(one.best, place.strongest)]
+        rivals = [one for one in found if overlap(one.best.part, place.strongest.part)]
         apart = place.test.without({one.test.label for one in rivals})
         if not rivals or (apart.rows and speaks(apart.p * tests, apart.interval[0], apart.moves)):
             found.append(place)
