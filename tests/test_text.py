@@ -24,6 +24,7 @@ def test_percentages_never_round_to_certainty(share: float | None, shown: str) -
 
 
 def test_so_many_decimals_as_are_asked_for() -> None:
+    assert [percent(-0.002, 0), percent(-0.0002), percent(-0.02, 0)] == ["0 %", "0.0 %", "-2 %"]
     assert percent(0.97684, 2) == "97.68 %"
     assert [percent(value, 0) for value in (0.0, 0.004, 0.5, 0.996, 1.0)] == ["0 %", "< 1 %", "50 %", "> 99 %", "100 %"]
 

@@ -381,7 +381,8 @@ def import_own(what: str, option: str) -> object:
     module, _, name = what.partition(":")
     if module.endswith(".py") or not all(part.isidentifier() for part in (*module.split("."), name)):
         stem, problem = PurePath(module).stem, f"an object of your own is named MODULE:NAME, got '{what}'"
-        right = f"{stem if stem.isidentifier() else 'mymethods'}:{name or 'METHOD'}"
+        named = next((part for part in name.split(":") if part.isidentifier()), "METHOD")
+        right = f"{stem if stem.isidentifier() else 'mymethods'}:{named}"
         raise UsageError(problem, Hint({option: right}, python=right))
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)

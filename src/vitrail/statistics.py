@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -55,6 +56,17 @@ def least_share(images: int, tests: int) -> float:
 
     needed = next((k for k in range(images + 1) if beyond(k, 0.5) <= LEVEL / tests), images + 1)
     return next((share / 100 for share in range(101) if beyond(needed, (1 + share / 100) / 2) >= POWER), 1.01)
+
+
+def least_mean(limit: float, spread: float, images: int) -> float:
+    """The least mean of which the lower end of the 95 % interval is at least a limit in four of five draws.
+
+    Args:
+        limit: For the lower end.
+        spread: The standard deviation of one image.
+        images: That are drawn.
+    """
+    return limit + (Z95 + NormalDist().inv_cdf(POWER)) * spread / math.sqrt(images)
 
 
 def bootstrap_of_ratios(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "2 others"]:

@@ -50,6 +50,8 @@ def percent(fraction: float | int | None, digits: int = 1) -> str:
         return f"> {100 - nearly:.{digits}f} %"
     if fraction > 0 and float(shown) == 0:
         return f"< {nearly:.{digits}f} %"
+    if float(shown) == 0:
+        return f"{0:.{digits if fraction else 0}f} %"  # also of a little below zero
     return f"{shown} %" if fraction not in (0, 1) else f"{100 * fraction:.0f} %"
 
 

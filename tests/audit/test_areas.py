@@ -12,11 +12,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vitrail
+from tests.errors import must_raise
 from vitrail.audit import Edit, box
-from vitrail.audit.areas import area_drops, shares
+from vitrail.audit.areas import area_drops, check_masks, shares
+from vitrail.audit.notes import areas_notes
+from vitrail.audit.request import AuditRequest
 from vitrail.audit.sampling import Trio
 from vitrail.audit.swaps import swap_lines
 from vitrail.data.images import ArrayImages, NamedImage
+from vitrail.errors import DataError
 from vitrail.explain import Gridded
 from vitrail.explain.reporting.plan import ReportOptions, plan_report
 from vitrail.jobs.parts import split_up
@@ -140,6 +144,28 @@ def test_an_audit_reads_the_masks_of_a_folder_and_counts_every_image_with_a_verd
     for name, row in found.areas.items():
         assert row["share"] == pytest.approx(sums[name] / sums["all"], rel=1e-4), name
         assert found.figures[name].value == row["share"]
+
+
+def test_masks_that_cannot_be_used_are_told_and_refused_where_there_are_no_others(tmp_path: Path) -> None:
+    plan, bright = plan_report(made()[0], ReportOptions()), pictured(np.full(GRID, 200))
+    images = [NamedImage(f"{name}.png", bright) for name in ("small", "good", "none")]
+    Image.new("L", (4, 3), 255).save(tmp_path / "small.png")
+    problems = [area_drops(image, plan, tmp_path).get("problem", "") for image in images]
+    assert ["small" in problem for problem in problems] == [True, False, False]
+    with must_raise(DataError, "small"):
+        check_masks(images, plan, tmp_path)
+    check_masks(images[1:], plan, tmp_path)  # an image without a mask is no fault
+    mask = np.zeros(GRID, bool)
+    mask[2:4, 2:5] = True
+    pictured(255 * mask).save(tmp_path / "good.png")
+    check_masks(images, plan, tmp_path)
+    alone, beside = (area_drops(images[1], plan, masks) for masks in (None, tmp_path))
+    assert alone["border"] == beside["border"]  # its places elsewhere do not hang on the mask
+    notes = areas_notes(
+        AuditRequest(*[None] * 4, tmp_path, {}), [area_drops(image, plan, tmp_path) for image in images]
+    )
+    assert "1 mask" in notes[0]
+    assert "small" in notes[0]
 
 
 def test_each_trio_meets_a_place_elsewhere_of_its_own_whatever_else_is_moved_and_wherever_its_range_begins() -> None:

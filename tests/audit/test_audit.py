@@ -12,6 +12,7 @@ import pytest
 import vitrail
 from tests.audit.marked import MARKED, digits, hanging, honest
 from tests.errors import must_raise
+from tests.shared_runs import run_of
 from vitrail.audit import EDITS, Audit, sampling
 from vitrail.audit.rules import read_rules
 from vitrail.audit.swaps import mean_effect
@@ -115,6 +116,27 @@ def test_of_numbers_no_class_is_known_though_they_are_read_as_words(tmp_path: Pa
     samples = sampling.open_split(model, str(tmp_path / "counts.csv"), None, None, AS_FOUND).samples
     assert len(samples) == 3
     assert (sampling.known_labels(model, samples) == -1).all()
+
+
+def test_labels_of_another_kind_and_images_that_taught_are_told_and_broken_ones_are_replaced(tmp_path: Path) -> None:
+    model = honest()
+    for number, (image, label) in enumerate(digits(False)[:24]):
+        (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
+        file = tmp_path / "set" / label / f"{number:02}.png"
+        image.save(file)
+        if number % 3:
+            file.write_bytes(b"no image")
+    several = replace(model, output=MultiLabels(model.output.names), task=MultiLabel())
+    (note,) = sampling.open_split(several, str(tmp_path / "set"), None, None, AS_FOUND).notes[-1:]
+    assert "label" in note
+    samples = sampling.open_split(model, str(tmp_path / "set"), None, None, AS_FOUND).samples
+    chosen = sampling.choose_explained(model, samples, 5, float("inf"))
+    assert len([*sampling.readable_images(samples, chosen)]) == 5 < len(chosen)
+    assert len(sampling.choose_explained(model, samples, 100, float("inf"))) == 24
+    run = run_of("photos")
+    for split, told in ((None, 0), ("train", 1)):
+        opened = sampling.open_split(vitrail.load(run), None, None, split, AS_FOUND)
+        assert [note == sampling.TAUGHT for note in opened.notes].count(True) == told
 
 
 def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:

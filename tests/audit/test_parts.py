@@ -21,10 +21,11 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.audit import EDITS, Edit, box, sampling, shortcuts
 from vitrail.audit.areas import shares
+from vitrail.audit.changes import PartTest, changes_since, parts_since, read_audit
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
-from vitrail.audit.job import areas_notes
+from vitrail.audit.notes import areas_notes, unclear_notes, untested_notes
 from vitrail.audit.request import AuditRequest
-from vitrail.audit.rules import EXAMPLE, Figure, Rule, changes_since, check_rules_of_classes, read_audit, read_rules
+from vitrail.audit.rules import EXAMPLE, Figure, Rule, check_rules_of_classes, read_rules
 from vitrail.audit.sampling import (
     OF_TEST,
     SIZES,
@@ -41,7 +42,7 @@ from vitrail.data.columns import Column, Labels, Samples, Texts
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, UsageError
 from vitrail.explain import Gridded
-from vitrail.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_share, sign_test
+from vitrail.statistics import LEVEL, POWER, bootstrap_of_ratios, holm, least_mean, least_share, sign_test
 from vitrail.tasks import Classes, MultiLabels
 from vitrail.tasks.calibration import Calibration
 
@@ -129,6 +130,10 @@ def test_the_tests_are_those_of_scipy_and_of_holm() -> None:
         share = least_share(images, tests)
         assert binom.sf(needed - 1, images, (1 + share) / 2) >= POWER > binom.sf(needed - 1, images, (0.98 + share) / 2)
     assert least_share(3, 1) > 1
+    for images, spread in ((15, 2.0), (64, 3.0)):  # draws of a mean that is as small as is still found
+        drawn = rng.normal(least_mean(1.0, spread, images), spread, (4000, images))
+        lows = drawn.mean(axis=1) - 1.96 * drawn.std(axis=1, ddof=1) / math.sqrt(images)
+        assert (lows >= 1.0).mean() == pytest.approx(POWER, abs=0.03)
     effects = rng.normal(2.0, 1.5, 60)
     low, high = bootstrap_of_ratios(np.stack([np.ones(60), effects], axis=1))[:, 0]
     inside = t.interval(0.95, 59, effects.mean(), effects.std(ddof=1) / math.sqrt(60))
@@ -267,12 +272,34 @@ def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> No
         for label, own in enumerate(swaps)
         for row in range(4)
     ]
+    reads = replace(honest().preprocessing, size=(224, 224))
     places = shortcuts.seen_places(lines, EDITS, (224, 224))
     assert [len(own) for own in places.values()] == [3, 2, 3, 2, 5, 0]
     found = shortcuts.propose(places)
     assert [", ".join(found.get(label, ())) for label in range(len(effects))] == names
     for label, parts in found.items():
         assert parts == {part: pytest.approx(effects[label][part]) for part in parts}
+    asked = AuditRequest(replace(honest(), input=reads, background=None), None, None, EDITS, None, {})
+    (note,) = untested_notes(asked, lines)
+    assert BY_NAME["lower-left"].words in note
+    assert BY_NAME["lower-right"].words in note
+    assert BY_NAME["upper-right"].words not in note
+
+
+def test_why_nothing_can_be_told_of_an_image_is_told_unless_it_holds_no_evidence() -> None:
+    def line(verdict: str, reason: str, p: float | None) -> dict[str, Any]:
+        return {"attributions": [{"trust": {"verdict": verdict, "reason": reason, "evidence_p": p}}]}
+
+    lines = [line("supported", "", 0.01), line("cannot tell", "no evidence", 0.3), {"problem": "broken"}]
+    assert unclear_notes(lines) == []
+    lines += [line("cannot tell", "no background", None)] * 3 + [line("cannot tell", "not finite", 0.03)]
+    notes = unclear_notes(lines)
+    assert ["3 images" in notes[0], "no background" in notes[0], "not finite" in notes[1], len(notes)] == [
+        *[True] * 3,
+        2,
+    ]
+    several = unclear_notes([line("cannot tell", f"reason {number}", None) for number in range(9)])
+    assert "6 more" in several[-1]
 
 
 def test_the_smallest_area_with_half_of_the_effect_gives_the_name_and_whole_images_have_no_elsewhere() -> None:
@@ -440,11 +467,20 @@ def test_shares_are_ratios_of_sums_with_an_interval_around_them() -> None:
 def test_of_few_images_it_is_told_that_there_is_no_figure_and_how_many_have_a_mask() -> None:
     nothing: Any = None
     asked = AuditRequest(nothing, nothing, nothing, (), Path("masks"), {})
-    for images, masks, notes in ((4, 4, 1), (4, 1, 2), (0, 0, 1), (12, 12, 0), (12, 11, 1), (12, 3, 1)):
-        drops = [{"all": 1.0, **({"mask": [0.5, 0.1]} if row < masks else {})} for row in range(images)]
+    for images, masks, size, notes in (
+        (4, 4, 0.3, 1),
+        (4, 1, 0.3, 2),
+        (0, 0, 0.3, 1),
+        (12, 12, 0.3, 0),
+        (12, 11, 0.3, 1),
+        (12, 3, 0.3, 1),
+        (12, 12, 0.98, 1),
+    ):
+        of_mask: dict[str, Any] = {"mask": [0.5, 0.1], "sizes": {"mask": size}}
+        drops = [{"all": 1.0, **(of_mask if row < masks else {})} for row in range(images)]
         told = areas_notes(asked, drops)
         assert len(told) == notes, (images, masks)
-        assert all(str(images) in note for note in told)
+        assert all(str(images) in note for note in told if size < 0.9)
         assert not 0 < masks < images or str(masks) in told[-1]
 
 
@@ -532,8 +568,10 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
         found._replace(name="weak")
     ]
     good = {"figures": {"border": now.to_dict()}, "fingerprints": {"data": "x"}, "asked": {"cat": [6, 6]}}
-    good["shortcuts"] = [{"label": "cat", "words": "the rim", "named": True}]
-    wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}]
+    test = {"named": True, "moves": 2, "effect": 6.0, "interval": [4.0, 8.0]}
+    good["shortcuts"] = [{"label": "cat", "words": "the rim", **test}]
+    wrong = [{}, [], {**good, "asked": 3}, {**good, "fingerprints": "ab"}, {**good, "options": 5}]
+    wrong += [{**good, "shortcuts": [{**good["shortcuts"][0], name: "x"}]} for name in ("moves", "effect", "interval")]
     rows = [3, {}, {"value": "x"}, {**now.to_dict(), "interval": [0.1]}, {**now.to_dict(), "value": None}]
     rows += [
         {**now.to_dict(), "value": 5},
@@ -545,7 +583,8 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
     for number, each in enumerate((good, *wrong)):
         (tmp_path / f"{number}.json").write_text(json.dumps(each))
     assert read_audit(tmp_path / "0.json") == good
-    for file in ("none.json", *(f"{number + 1}.json" for number in range(len(wrong)))):
+    (tmp_path / "folder.json").mkdir()
+    for file in ("none.json", "folder.json", *(f"{number + 1}.json" for number in range(len(wrong)))):
         with pytest.raises(DataError):
             read_audit(tmp_path / file)
     (tmp_path / "0.html").write_text("<!doctype html>")
@@ -553,3 +592,12 @@ def test_a_change_has_newcombes_interval(tmp_path: Path) -> None:
         read_audit(tmp_path / "0.html")
     assert caught.value.hint.flags == {"against": str(tmp_path / "0.json")}
     assert math.isfinite(found.interval[0])
+    tests = PartTest.of(test), PartTest(False, 0.5, (-0.3, 1.1)), PartTest(False, 0.1, (0.0, 0.2))
+    assert tests[0] == (True, 3.0, (2.0, 4.0))
+    rim, top, left = (("cat", part) for part in ("rim", "top", "left"))
+    gone, new, _ = parts_since({rim: tests[1], top: tests[0]}, {rim: tests[0], left: tests[0]}, ("cat",))
+    assert (gone.words, gone.before, gone.now, gone.difference) == ("rim", tests[0], tests[1], -2.5)
+    assert gone.interval == pytest.approx((-2.5 - math.hypot(0.8, 1.0), -2.5 + math.hypot(0.6, 1.0)))
+    assert (new.words, new.before, new.now, new.difference) == ("top", None, tests[0], None)
+    assert parts_since({rim: tests[2]}, {rim: tests[1]}, ("cat",)) == []  # named by neither
+    assert parts_since({rim: tests[0]}, {}, ("dog",)) == []  # searched by one alone

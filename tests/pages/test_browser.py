@@ -13,6 +13,7 @@ from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
 from vitrail.audit import EDITS, audit, sampling
+from vitrail.audit.changes import Change, PartChange, PartTest
 from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.report import Report
 from vitrail.pages import ImageView, explanation_page, run_page
@@ -207,7 +208,7 @@ def test_an_image_is_printed_on_two_sides_and_the_button_prints(browser, tmp_pat
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 2
 
 
-def test_an_audit_with_a_shortcut_and_five_classes_and_many_small_ones_is_printed_on_two_sides(
+def test_audits_are_printed_on_two_sides_with_changes_or_two_shortcuts_and_many_small_classes(
     browser, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sampling, "PASSES", 10**9)
@@ -240,10 +241,19 @@ def test_an_audit_with_a_shortcut_and_five_classes_and_many_small_ones_is_printe
             ),
         ),
     )
-    (tmp_path / "audit.html").write_text(found.page(), encoding="utf-8")
-    browser.open(tmp_path / "audit.html")
-    printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
+    changes = [Change(name, 0.3, 0.2, -0.1, (-0.2, 0.0)) for name in (*found.figures, *found.class_figures)]
+    test, rules = PartTest(True, 2.5, (1.5, 3.5)), {"supported>=0.7": "supported>=0.7: supported is 0.1", "weak<1": ""}
+    parts = (PartChange("3", "the upper left corner", test, test, 0.0, (-1.0, 1.0)),)
+    later = dataclasses.replace(found, changes=tuple(changes), parts_changed=parts, rules=rules)
+    (one,) = found.shortcuts
+    pictures = dict.fromkeys((("3", "upper-left"), ("7", "upper-left")), found.pictures["3", "upper-left"])
+    two = dataclasses.replace(found, shortcuts=(one, dataclasses.replace(one, label="7")), pictures=pictures)
+    for name, each in {"later": later, "two": two, "audit": found}.items():
+        (tmp_path / f"{name}.html").write_text(each.page(), encoding="utf-8")
+        browser.open(tmp_path / f"{name}.html")
+        for width, height in ((8.27, 11.69), (8.5, 11.0))[: 1 if name == "later" else 2]:  # A4, and letter paper
+            printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=width, paperHeight=height)["data"])
+            assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2, (name, height)
     names = "[...document.querySelectorAll('.rates th[scope=row]')].filter(one => one.checkVisibility())"
     shown = [*rates[:1], *rates[:2], *rates]  # of all, right and wrong, and the classes of more than two images
     assert browser.ask(f"{names}.map(one => one.textContent)") == [one.name for one in shown]

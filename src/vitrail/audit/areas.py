@@ -10,7 +10,7 @@ Masked patches are replaced by background images, as in the test of a map: each 
 meets one moved area. An honest network loses something without any area, so that only the two together say anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from vitrail.data.images import NamedImage
-from vitrail.data.masks import add_masks
+from vitrail.data.masks import add_masks, mask_places
 from vitrail.errors import DataError
 from vitrail.explain.forward import with_grid
 from vitrail.explain.reporting.known_masks import mask_patches
-from vitrail.explain.reporting.plan import ReportPlan
+from vitrail.explain.reporting.plan import ReportPlan, patch_grid
 from vitrail.explain.scores.faithfulness import STEPS, MaskedImages
-from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, keys_of, seed_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, keys_of, seed_of, stream
 from vitrail.nn import evaluating
 from vitrail.statistics import bootstrap_of_ratios
 
 BORDER, MASK, BACKGROUND = "border", "mask", "background"
+PROBLEM = "problem"
 AREAS = {BORDER: "the border", MASK: "the mask", BACKGROUND: "the background"}  # in words
 LEAST_IMAGES = 10  # of which it gives an interval
 
@@ -44,8 +45,8 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
         masks: A folder with a mask of some images.
 
     Returns:
-        `all`, for each area [without it, without a moved one], and in `sizes` what part of the image each is; nothing
-        without a background.
+        `all`, for each area [without it, without a moved one], in `sizes` what part of the image each is, and in
+        `problem` why there is a mask that cannot be used; nothing without a background.
     """
     model, background = plan.model, plan.background
     background = model.background_images if background is None and plan.others is None else background
@@ -58,36 +59,57 @@ def area_drops(image: NamedImage, plan: ReportPlan, masks: Path | None) -> dict[
         logits = compute_logits(model.network, 1, inputs.__getitem__, at_a_time(inputs))
         chosen, seed = model.output.choose(logits, None), seed_of(0, "areas", *keys_of(inputs))
         masked = MaskedImages(network, inputs, chosen, logits, from_background(background.to(inputs)), seed)
-        areas = patches_of(image, plan, masked.grid, masks)
+        areas, problem = patches_of(image, plan, masked.grid, masks)
         own = torch.stack([torch.ones(masked.grid, dtype=torch.bool), *areas.values()])[:, None]  # m 1 rows columns
-        generator = torch.Generator().manual_seed(seed)
-        moved = [torch.stack([_moved(each[0], generator) for each in own[1:]])[:, None] for _ in range(STEPS)]
-        every = torch.cat([own.expand(STEPS, *own.shape), torch.stack(moved)], dim=1).to(inputs.device)
+        elsewhere = [_moved(area, STEPS, stream(seed, name)) for name, area in areas.items()]
+        moved = torch.stack(elsewhere, dim=1)[:, :, None]
+        every = torch.cat([own.expand(STEPS, *own.shape), moved], dim=1).to(inputs.device)
         without = masked.numbers_under(every, ("centred",))[0, :, :, 0].mean(dim=0)
     drops = (masked.before - without).double().cpu().tolist()
     sizes = {name: float(area.float().mean()) for name, area in areas.items()}
-    return {"all": drops[0], "sizes": sizes, **{name: drops[1 + k :: len(areas)][:2] for k, name in enumerate(areas)}}
+    both = {name: drops[1 + k :: len(areas)][:2] for k, name in enumerate(areas)}
+    return {"all": drops[0], "sizes": sizes, **both, **({PROBLEM: problem} if problem else {})}
 
 
 def patches_of(
     image: NamedImage, plan: ReportPlan, grid: tuple[int, int], masks: Path | None
-) -> dict[str, Bool[Tensor, "rows columns"]]:
-    """The patches of each area of an image; without a mask the border alone."""
+) -> tuple[dict[str, Bool[Tensor, "rows columns"]], str]:
+    """The patches of each area of an image, without a mask the border alone; and why a mask cannot be used, if so."""
     border = torch.ones(grid, dtype=torch.bool)
     border[1:-1, 1:-1] = False
+    if masks is not None and not any(place.is_file() for place in mask_places(image.name, masks)):
+        return {BORDER: border}, ""
     try:
         known = mask_patches([image] if masks is None else add_masks([image], masks), plan.model)
-    except DataError:  # of this image; how many have one is said
-        known = None
+    except DataError as error:  # of this image
+        return {BORDER: border}, error.problem
     if known is None:
-        return {BORDER: border}
-    return {BORDER: border, MASK: known[0].cpu(), BACKGROUND: ~known[0].cpu()}
+        return {BORDER: border}, ""
+    return {BORDER: border, MASK: known[0].cpu(), BACKGROUND: ~known[0].cpu()}, ""
 
 
-def _moved(area: Bool[Tensor, "rows columns"], generator: torch.Generator) -> Bool[Tensor, "rows columns"]:
-    """The same area elsewhere: by at least one patch, where there is one."""
-    by = [int(torch.randint(1, max(2, side), (), generator=generator)) for side in area.shape]
-    return area.roll(by, (0, 1))
+def check_masks(images: Iterable[NamedImage], plan: ReportPlan, masks: Path) -> None:
+    """Refuse masks of which none can be used; images without one do not count.
+
+    Raises:
+        DataError: What is wrong with the first.
+    """
+    problem = ""
+    for image in images:
+        areas, found = patches_of(image, plan, patch_grid(plan.model), masks)
+        if MASK in areas:
+            return
+        problem = problem or found
+    if problem:
+        raise DataError(problem, "masks of the size of their images: black, and another value where the thing is")
+
+
+def _moved(
+    area: Bool[Tensor, "rows columns"], count: int, generator: torch.Generator
+) -> Bool[Tensor, "count rows columns"]:
+    """The same area elsewhere, so many times: by at least one patch, where there is one."""
+    by = [[int(torch.randint(1, max(2, side), (), generator=generator)) for side in area.shape] for _ in range(count)]
+    return torch.stack([area.roll(each, (0, 1)) for each in by])
 
 
 def shares(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 
 from vitrail.arguments import typed
-from vitrail.audit.areas import LEAST_IMAGES, MASK, area_drops, shares
+from vitrail.audit.areas import area_drops, check_masks, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
+from vitrail.audit.notes import areas_notes, unclear_notes, unread_notes, untested_notes
 from vitrail.audit.patches import with_patches
 from vitrail.audit.request import LOCK, AuditRequest, explained_images, searched_images
 from vitrail.audit.result import Audit, ProofPictures
@@ -39,15 +40,17 @@ from vitrail.audit.sampling import (
     known_labels,
     open_split,
     passes_in,
+    readable_images,
 )
-from vitrail.audit.shortcuts import MOST, Shortcut, propose, seen_places, tested_parts
-from vitrail.audit.swaps import lines_by_class, mean_effect, swap_job
+from vitrail.audit.shortcuts import Shortcut, propose, seen_places, tested_parts
+from vitrail.audit.swaps import lines_by_class, mean_effect, spread_of, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
 from vitrail.data.dataset import Split
+from vitrail.data.images import NamedImage
 from vitrail.data.layout import AS_FOUND, Layout
 from vitrail.data.masks import check_any_mask
 from vitrail.data.sources import Data
-from vitrail.errors import UsageError, counted
+from vitrail.errors import UsageError
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.job import explain_all, known_by
 from vitrail.explain.reporting.plan import ReportOptions, patch_grid, plan_report
@@ -172,11 +175,14 @@ def verdict_job(
     """The verdicts on these rows, a line each; as they were found where that is done.
 
     Raises:
-        DataError: No image could be tested.
+        DataError: No image could be tested, or no mask can be used.
     """
     maps = folder / "maps.jsonl"
     if not maps.exists():
         images = asked.samples.select(np.array(explained, np.int64))
+        if asked.masks is not None:
+            readable = (NamedImage(images.name(row), one) for row, one in readable_images(images, range(len(images))))
+            check_masks(readable, plan_report(asked.model, asked.wanted), asked.masks)
         measures = {"areas": partial(area_drops, masks=asked.masks)}
         explain_all(images, asked.model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
     return [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
@@ -224,10 +230,13 @@ def found_by(
     """
     model, samples, name = asked.model, asked.samples, asked.model.output.name
     drops = [line["areas"] for line in lines if line.get("areas")]
-    broken = [(line["file"], line["problem"]) for line in lines if "problem" in line]
-    unread = [f"{file}: {short_paths(_without_name(why, file), 1)}" for file, why in broken]
-    notes = [*searched.notes, *untested_notes(asked, tried), *areas_notes(asked, drops)]
-    notes += [f"{counted(len(unread), 'image')} could not be tested; {why}." for why in unread[:1]]
+    notes = [
+        *searched.notes,
+        *untested_notes(asked, tried),
+        *unread_notes(lines),
+        *unclear_notes(lines),
+        *areas_notes(asked, drops),
+    ]
     weights, now = weights_hash(model.network), datetime.now().astimezone().isoformat(timespec="minutes")
     return Audit(
         model=short_paths(model.loaded_from) or "a model in memory",
@@ -242,6 +251,7 @@ def found_by(
             name(label): {edit.name: mean_effect(own, edit.name) for edit in asked.edits}
             for label, own in lines_by_class(tried).items()
         },
+        spread={name(label): spread_of(own, asked.edits) for label, own in lines_by_class(tried).items()},
         catalogue=tuple(edit.words + NEVER * edit.expected for edit in asked.edits) if searched.asked else (),
         asked={name(label): counts for label, counts in searched.asked.items()},
         left=tuple(map(name, searched.left)),
@@ -260,12 +270,6 @@ def found_by(
         },
         pictures={(one.label, one.part): pictures_of(one, asked) for one in shortcuts if one.named},
     )
-
-
-def _without_name(problem: str, file: str) -> str:
-    """What is said of a file, without the path of it that stands before."""
-    where, _, why = problem.partition(": ")
-    return why if Path(where).name == Path(file).name else problem
 
 
 def verdict_rates(
@@ -299,32 +303,6 @@ def verdict_rates(
             found.setdefault(key, {}).setdefault(name, []).append(verdict)
     every = {key: tuple(rates(name, own) for name, own in sorted(names.items())) for key, names in found.items()}
     return {"all": (rates("all", []),), **every}
-
-
-def untested_notes(asked: AuditRequest, tried: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The places that the first half of a class proposed and nobody tested, since there were stronger ones."""
-    words, name = {edit.name: edit.words for edit in asked.edits}, asked.model.output.name
-    return [
-        f"Of “{name(label)}” {MOST} places were tested, the strongest on the first half; not tested: "
-        f"{', '.join(words[[*place][-1]] for place in places[MOST:])}."
-        for label, places in seen_places(tried, asked.edits, asked.model.preprocessing.size).items()
-        if len(places) > MOST
-    ]
-
-
-def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the evidence could not be measured, and why; and how many images have a mask, where not all have."""
-    count, images, notes = sum(MASK in each for each in drops), counted(len(drops), "image"), list[str]()
-    if len(drops) < LEAST_IMAGES:
-        notes.append(
-            f"The place of the evidence was not measured: {images} with evidence, and {LEAST_IMAGES} are needed."
-        )
-    if asked.masks is not None and count < min(LEAST_IMAGES, len(drops)):
-        some = f"{count} of {images} with evidence have one, and {LEAST_IMAGES} are needed"
-        notes.append(f"What lies in the masks was not measured: {some}.")
-    elif asked.masks is not None and count < len(drops):
-        notes.append(f"{count} of {images} with evidence have a mask; the others say nothing of it.")
-    return notes
 
 
 def pictures_of(one: Shortcut, asked: AuditRequest) -> ProofPictures:

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from vitrail.arguments import typed
-from vitrail.audit.rules import NAMES, Change, Figure, changes_since, read_audit
+from vitrail.audit.changes import Change, PartChange, PartTest, changes_since, parts_since, read_audit
+from vitrail.audit.rules import NAMES, Figure
 from vitrail.audit.shortcuts import LEAST, Shortcut
 from vitrail.data.columns import ALL
 from vitrail.errors import counted, some_of
@@ -17,7 +18,7 @@ from vitrail.explain.reporting.report import ORDER, SUPPORTED
 from vitrail.io import audit_place, check_writable, to_json, write_file
 from vitrail.pages.image_views import MadeView, Rates
 from vitrail.pages.render import audit_page
-from vitrail.statistics import least_share, wilson_interval
+from vitrail.statistics import least_mean, least_share, wilson_interval
 from vitrail.text import percent, times_words
 
 
@@ -49,6 +50,7 @@ class Audit:
         shortcuts: What was tested, the named ones first.
         parts: Of each class that was asked the mean effect of every part on the first half, in nats.
         catalogue: The parts that were tried, in words.
+        spread: By how much images of a class differ in what a part does, in nats a move.
         asked: How many images of each class stood in each half.
         left: Which classes were not searched for shortcuts.
         notes: What was not asked, and why, in sentences.
@@ -57,7 +59,9 @@ class Audit:
         fingerprints: Of the weights, the images, and their labels and groups.
         options: How explanations were made: the method and the masks.
         command: The command line; empty for a call in Python.
-        changes: Since an earlier audit, if there is one.
+        changes: Of shares since an earlier audit, if there is one.
+        parts_changed: And of the parts that are named now, or were then.
+        rules: That were asked of it, and why each does not hold, or nothing.
         pictures: Of named shortcuts by class and part, for the page.
     """
 
@@ -71,6 +75,7 @@ class Audit:
     shortcuts: tuple[Shortcut, ...]
     parts: Mapping[str, Mapping[str, float]]
     catalogue: tuple[str, ...]
+    spread: Mapping[str, float]
     asked: Mapping[str, tuple[int, int]]
     left: tuple[str, ...]
     notes: tuple[str, ...]
@@ -80,6 +85,8 @@ class Audit:
     options: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     changes: tuple[Change, ...] = ()
+    parts_changed: tuple[PartChange, ...] = ()
+    rules: Mapping[str, str] = field(default_factory=dict)
     pictures: Mapping[tuple[str, str], ProofPictures] = field(default_factory=dict)
 
     @property
@@ -93,6 +100,11 @@ class Audit:
         return tuple(one for one in self.shortcuts if one.named)
 
     @property
+    def class_figures(self) -> tuple[str, ...]:
+        """The names of the figures that are of one class."""
+        return tuple(f"{SUPPORTED}:{one.name}" for one in self.verdicts.get("class", ()))
+
+    @property
     def figures(self) -> dict[str, Figure]:
         """What a rule can ask for, by name: verdicts, areas, each class's own, and the number of shortcuts."""
         every, named, found = self.supported, len(self.named), dict[str, Figure]()
@@ -103,8 +115,8 @@ class Audit:
         for name in (each for each in ORDER if each in NAMES or each in every.counts):
             count, images = every.counts.get(name, 0), every.images
             found[name] = Figure(count / max(1, images), wilson_interval(count, images), images)
-        for one in self.verdicts.get("class", ()):
-            found[f"{SUPPORTED}:{one.name}"] = Figure(one.supported / one.images, one.interval, one.images)
+        for name, one in zip(self.class_figures, self.verdicts.get("class", ()), strict=True):
+            found[name] = Figure(one.supported / one.images, one.interval, one.images)
         for name, row in self.areas.items():
             found[name] = Figure(row["share"], tuple(row["interval"]), row["images"])
         return found
@@ -122,8 +134,9 @@ class Audit:
         share = self._least_share(few)
         rare = "any"
         if share <= 1:
+            odds = max(least_mean(LEAST, self.spread[label], count[1]) for label, count in self.asked.items())
             rare = f"one that works in fewer than {percent(share, 0)} of the images of a class, or makes its odds less "
-            rare += f"than {times_words(LEAST)} as high,"
+            rare += f"than {times_words(odds)} as high on average,"
         return f"{rare} would probably be missed where its tests are of {counted(self.asked[few][1], 'image')}"
 
     @property
@@ -154,6 +167,13 @@ class Audit:
                 f"; on {counted(border['images'], 'image')} the border ({percent(border['size'], 0)} of the image) "
                 f"holds {percent(border['share'], 0)} of the evidence (95 %: {low} to {high}), an area of its shape "
                 f"elsewhere {percent(border['moved'], 0)}"
+            )
+        if mask := self.areas.get("mask"):
+            low, high = (percent(end, 0) for end in mask["interval"])
+            holds += (
+                f"; on {counted(mask['images'], 'image')} the mask ({percent(mask['size'], 0)} of the image) holds "
+                f"{percent(mask['share'], 0)} (95 %: {low} to {high}), an area of its shape elsewhere "
+                f"{percent(mask['moved'], 0)}"
             )
         if not self.asked:
             fails = "Whether a part of the image speaks for a class by itself was not asked"
@@ -190,12 +210,17 @@ class Audit:
         both = {*self.asked} & {*then["asked"]}
         if not both and self.asked:
             notes.append("No class was searched for shortcuts in both audits.")
-        here = {(one.label, one.words) for one in self.named}
-        there = {(row["label"], row["words"]) for row in then["shortcuts"] if row["named"]}
-        for some, what in ((here - there, "New since"), (there - here, "No longer found, but in")):
+        if (drawn := then.get("drawn", self.drawn)) != self.drawn:
+            notes.append(f"The earlier audit tested {counted(drawn, 'image')}, this one {self.drawn:,}.")
+        here = {(one.label, one.words): PartTest.of(vars(one)) for one in self.shortcuts}
+        there = {(row["label"], row["words"]): PartTest.of(row) for row in then["shortcuts"]}
+        moved = parts_since(here, there, both)
+        for known, other, what in ((here, there, "New since"), (there, here, "No longer found, but in")):
+            some = [key for key, one in known.items() if one.named and not (key in other and other[key].named)]
             if named := sorted(f"“{label}”: {words}" for label, words in some if label in both):
                 notes.append(f"{what} the earlier audit: {', '.join(named)}.")
-        return replace(self, notes=tuple(notes), changes=tuple(changes_since(self.figures, then["figures"])))
+        changes = tuple(changes_since(self.figures, then["figures"]))
+        return replace(self, notes=tuple(notes), changes=changes, parts_changed=tuple(moved))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -217,6 +242,8 @@ class Audit:
             "left": list(self.left),
             "figures": {name: each.to_dict() for name, each in self.figures.items()},
             "changes": [each.to_dict() for each in self.changes],
+            "parts_changed": [each.to_dict() for each in self.parts_changed],
+            "rules": [{"rule": rule, "holds": not why, "why": why} for rule, why in self.rules.items()],
             "notes": list(self.notes),
             "fingerprints": dict(self.fingerprints),
             "options": dict(self.options),

@@ -1,18 +1,12 @@
-"""Rules for a pipeline, such as "supported>=0.7,border<0.1", and what changed since an earlier audit.
-
-The worse end of an interval decides whether a rule holds. The interval of a difference is Newcombe's (1998, method 10),
-made of the intervals of both figures.
-"""
+"""Rules for a pipeline, such as "supported>=0.7,border<0.1"; the worse end of an interval decides whether one holds."""
 
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest
-from vitrail.io import read_json
+from vitrail.errors import Hint, UsageError, counted, nearest
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -93,68 +87,6 @@ class Rule(NamedTuple):
         return f"{self.words}: {self.name} is {found.value:.3g}{words}"
 
 
-class Change(NamedTuple):
-    """A figure of two audits: the earlier one, this one, and the difference with its 95 % interval."""
-
-    name: str
-    before: float
-    now: float
-    difference: float
-    interval: tuple[float, float]
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        return self.interval[0] > 0 or self.interval[1] < 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**self._asdict(), "interval": list(self.interval), "clear": self.clear}
-
-
-def changes_since(figures: Mapping[str, Figure], earlier: Mapping[str, Any]) -> list[Change]:
-    """What changed, of each share that both audits have; the number of shortcuts is no share of images.
-
-    Args:
-        figures: Of this audit.
-        earlier: Of the other, as its JSON has them.
-    """
-    found = list[Change]()
-    for name, now in figures.items():
-        if name == SHORTCUTS or (row := earlier.get(name)) is None:
-            continue
-        before = Figure.of(row)
-        gap = now.value - before.value
-        low = gap - math.hypot(now.value - now.interval[0], before.interval[1] - before.value)
-        high = gap + math.hypot(now.interval[1] - now.value, before.value - before.interval[0])
-        found.append(Change(name, before.value, now.value, gap, (low, high)))
-    return found
-
-
-def read_audit(file: Path) -> dict[str, Any]:
-    """The JSON of an earlier audit.
-
-    Raises:
-        DataError: There is none, or it is something else.
-    """
-    beside = file.with_suffix(".json")
-    if file.suffix in (".html", ".htm") and beside.is_file():
-        raise DataError(f"{file} is the page of an audit; its figures are in {beside}", Hint({"against": str(beside)}))
-    hint = "the audit.json beside an earlier audit.html"
-    if not file.is_file():
-        raise DataError(f"there is no file {file}", hint)
-    found = read_json(file, hint)
-    try:
-        for row in found["figures"].values() or [{}]:
-            Figure.of(row)
-        dict(found["fingerprints"], **found["asked"])
-        for row in found["shortcuts"]:
-            str(row["label"] + row["words"]), bool(row["named"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise DataError(f"{file} is not the JSON of an audit: it has no figures", hint) from None
-    return found
-
-
 class Fault(NamedTuple):
     """What is wrong with a rule, in a line, and the rule as it was probably meant; empty where nobody knows."""
 
@@ -217,6 +149,9 @@ def _read_rule(part: str, masks: bool) -> tuple[Rule, Fault | None]:
     if name != SHORTCUTS and limit > 1:
         problems.append(f"the rule '{part}' asks for a share above 1, which is all of them")
         limit, known = limit / 100, known and 2 <= limit <= 100 and not hundredth
+    if (sign, limit) in (("<", 0), (">", 1)) and not (name == SHORTCUTS and limit):
+        problems.append(f"the rule '{part}' can never hold: nothing is {'below 0' if limit == 0 else 'above 1'}")
+        sign += "="
     rule = Rule(name, sign, limit)
     return rule, Fault(problems[0], rule.words if known else "") if problems else None
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitrail.audit.edits import Edit, passes_of
 from vitrail.check.copies import chains_of, near_pairs
-from vitrail.data.columns import TEST, VALIDATION, Samples
+from vitrail.data.columns import ALL, GROUP, TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, choose_split
 from vitrail.data.layout import Layout
 from vitrail.data.pictures import are_told_apart, grey_thumbnail, picture_hashes
@@ -33,6 +33,7 @@ from vitrail.nn import evaluating
 from vitrail.runs.data import open_for, open_run
 
 SIZES = ((16, 64), (12, 40), (8, 20), (6, 12))  # of halves, images of a class at most: the first that fits for all
+TRIED = 10  # times as many images as get a verdict, of which some cannot be read
 SPARE = 8  # more of each class and half are read, of which some may be copies, or cannot be read
 LEAST_SIZE = 6  # of a half: of fewer no sign test reaches 0.05 beside others
 STRANGERS = 30  # images, of which it is known how much alike strangers look
@@ -42,7 +43,11 @@ BLOCK = 1024  # images of which it is known at a time what each class is
 TOGETHER = 16  # images of a pass that is timed
 SLACK = 0.85  # of the time that is given: the rest is for all that is no pass
 NO_CLASSES = "Parts of the image were not tried for shortcuts: that takes labelled images of two classes."
-NO_LABELS = "These images have no labels, so there are rates of predictions only, and no class was tried for shortcuts."
+TAUGHT = (
+    "The model learnt from images of this split. It knows these, so that its answers, and what they rest on, say "
+    "little of other images; --split test or validation asks others."
+)
+NO_LABELS = "so there are rates of predictions only, and no class was tried for shortcuts."
 
 
 class Trio(NamedTuple):
@@ -95,10 +100,14 @@ def open_split(model: Model, data: Data | None, root: Path | None, split: str | 
         raw = read_images([data], run.root_for(data, root), layout=layout)
         if model.task.column not in raw.columns():
             split, samples = choose_split(data, raw, None, split)
-            return Split(samples, split, {}, (*raw.notes, NO_LABELS), data)
+            there = sorted({*raw.columns()} - {GROUP})
+            what = f"{model.task.column}, which the model answers (they have {', '.join(there)})" if there else "labels"
+            return Split(samples, split, {}, (*raw.notes, f"These images have no {what}, {NO_LABELS}"), data)
     if split is None and own and run.facts.get("parts") and TEST not in run.facts["images"]:
         split = VALIDATION  # all that did not teach it
-    return open_for(model, run, data, root, split, reader, layout)
+    found = open_for(model, run, data, root, split, reader, layout)
+    taught = found.split in (TRAIN, ALL) and own and bool(run.facts)
+    return replace(found, notes=(*found.notes, TAUGHT)) if taught else found
 
 
 def known_labels(model: Model, samples: Samples) -> Int8[np.ndarray, "n v"]:
@@ -146,7 +155,7 @@ def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
     """
     if seconds is None:
         return float("inf")
-    readable = (image for _, image in _opened(samples, range(len(samples))))
+    readable = (image for _, image in readable_images(samples, range(len(samples))))
     images = model.tensor([next(readable, None) or samples.images.open(0)] * TOGETHER)
     with evaluating(model.network), torch.no_grad():
         model.network(images)
@@ -156,12 +165,21 @@ def passes_in(model: Model, samples: Samples, seconds: float | None) -> float:
 
 
 def choose_explained(model: Model, samples: Samples, images: int, passes: float) -> list[int]:
-    """Rows of the images that get a verdict, at most so many, and what takes at most half of these passes."""
+    """Rows of the images that get a verdict, at most so many, and what takes at most half of these passes.
+
+    Those that cannot be read stand among them, each beside another of its turn, so that they are told.
+    """
     kinds, order = kinds_of(model, samples), _order_of(samples)
     count = min(images, len(samples))
     if passes < float("inf"):
         count = min(count, max(1, int(passes / 2 / OF_VERDICT)))
-    return sorted(in_turn(kinds, order)[:count])
+    found, readable = list[int](), 0
+    for row in in_turn(kinds, order)[: TRIED * count]:
+        if readable == count:
+            break
+        found.append(row)
+        readable += len([*readable_images(samples, [row])])
+    return sorted(found)
 
 
 def choose_searched(
@@ -268,7 +286,7 @@ def _witnesses(
             counts.update(places)
             taken.add(units[row])
             rows.append(row)
-    read = list(_opened(samples, rows))
+    read = list(readable_images(samples, rows))
     chains = chains_of(len(read), pairs_of_copies([image for _, image in read]))
     alone = [row for number, (row, _) in enumerate(read) if chains[number] == number]
     return tuple([row for row in alone if side[units[row]] == half] for half in (0, 1))  # pyrefly: ignore
@@ -307,7 +325,7 @@ def halves(units: Sequence[str], kinds: Sequence[Sequence[int]]) -> dict[str, in
     return side
 
 
-def _opened(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.Image]]:
+def readable_images(samples: Samples, rows: Sequence[int]) -> Iterator[tuple[int, Image.Image]]:
     """Those that can be read."""
     for row in rows:
         with suppress(DataError):

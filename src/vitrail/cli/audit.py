@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from vitrail.audit.changes import read_audit
 from vitrail.audit.job import audit, classes_with_images
 from vitrail.audit.result import Audit
-from vitrail.audit.rules import check_rules_of_classes, read_audit, read_rules
+from vitrail.audit.rules import check_rules_of_classes, read_rules
 from vitrail.audit.sampling import open_split
 from vitrail.cli.args import AuditOptions
 from vitrail.cli.inputs import cluster_of, load_model
@@ -68,7 +69,9 @@ def run(options: AuditOptions, command: str) -> int:
             cluster=cluster_of(options, model),
             progress=progress,
         )
-    found = replace(found if options.against is None else found.since(options.against), command=command)
+    found = found if options.against is None else found.since(options.against)
+    asked = {rule.words: rule.failure(found.figures) for rule in rules}
+    found = replace(found, command=command, rules=asked)
     saved = found.save(page)
     if options.json:
         print_json({**found.to_dict(), "page": str(saved)})
@@ -77,9 +80,9 @@ def run(options: AuditOptions, command: str) -> int:
         print_line(f"the page  {saved}")
     for note in found.notes:
         warn(note)
-    if failed := [why for why in (rule.failure(found.figures) for rule in rules) if why]:
+    if failed := [why for why in asked.values() if why]:
         do = "does" if len(failed) == 1 else "do"
-        problem = f"{len(failed)} of {counted(len(rules), 'rule')} {do} not hold: {'; '.join(failed)}"
+        problem = f"{len(failed)} of {counted(len(asked), 'rule')} {do} not hold: {'; '.join(failed)}"
         raise RunError(problem, f"look at {saved}")
     return 0
 

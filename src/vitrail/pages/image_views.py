@@ -401,10 +401,12 @@ class Rates:
     def words(self) -> str:
         """In a sentence."""
         if self.bounded:
-            weak = f"{self.counts.get('weak', 0)} of {self.images} explanations are weak"
-            return f"{weak}, the best that is possible: no least effect is known"
+            weak = self.counts.get("weak", 0)
+            found = f"{weak} of {self.images} explanations {'is' if weak == 1 else 'are'} weak"
+            return f"{found}, the best that is possible: no least effect is known"
         low, high = (percent(each, 0) for each in self.interval)
-        return f"{self.supported} of {self.images} explanations are supported (95 %: {low} to {high})"
+        verb = "is" if self.supported == 1 else "are"
+        return f"{self.supported} of {self.images} explanations {verb} supported (95 %: {low} to {high})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

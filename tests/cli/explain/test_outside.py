@@ -207,7 +207,17 @@ def test_two_methods_of_one_name_are_refused_and_one_that_is_named_twice_is_one(
 
 
 @pytest.mark.parametrize(
-    "what", ["nowhere_at_all:METHOD", ":METHOD", "tests.explain.outside:", "a/b:c", "os:nothing", "outside.py:METHOD"]
+    "what",
+    [
+        "nowhere_at_all:METHOD",
+        ":METHOD",
+        "tests.explain.outside:",
+        "a/b:c",
+        "os:nothing",
+        "outside.py:METHOD",
+        "os:path:join",
+        "os:1",
+    ],
 )
 def test_what_is_not_there_is_refused(what: str, cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
     words = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "page.html")
