@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vitrail
 from tests.errors import must_raise
 from vitrail.audit import Edit, box
-from vitrail.audit.areas import area_drops, check_masks, shares
+from vitrail.audit.areas import area_drops, check_usable_masks, shares
 from vitrail.audit.notes import areas_notes
 from vitrail.audit.request import AuditRequest
 from vitrail.audit.sampling import Trio
@@ -153,12 +153,12 @@ def test_masks_that_cannot_be_used_are_told_and_refused_where_there_are_no_other
     problems = [area_drops(image, plan, tmp_path).get("problem", "") for image in images]
     assert ["small" in problem for problem in problems] == [True, False, False]
     with must_raise(DataError, "small"):
-        check_masks(images, plan, tmp_path)
-    check_masks(images[1:], plan, tmp_path)  # an image without a mask is no fault
+        check_usable_masks(images, plan, tmp_path)
+    check_usable_masks(images[1:], plan, tmp_path)  # an image without a mask is no fault
     mask = np.zeros(GRID, bool)
     mask[2:4, 2:5] = True
     pictured(255 * mask).save(tmp_path / "good.png")
-    check_masks(images, plan, tmp_path)
+    check_usable_masks(images, plan, tmp_path)
     alone, beside = (area_drops(images[1], plan, masks) for masks in (None, tmp_path))
     assert alone["border"] == beside["border"]  # its places elsewhere do not hang on the mask
     notes = areas_notes(

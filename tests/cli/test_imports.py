@@ -55,7 +55,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # by whose names files of ours are read; explain embeds training images, as a job could
 MODULES = {
     "predict": (53, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (116, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
+    "explain": (117, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, "jobs.on_ray")),
     "evaluate": (86, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]

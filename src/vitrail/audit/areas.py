@@ -88,7 +88,7 @@ def patches_of(
     return {BORDER: border, MASK: known[0].cpu(), BACKGROUND: ~known[0].cpu()}, ""
 
 
-def check_masks(images: Iterable[NamedImage], plan: ReportPlan, masks: Path) -> None:
+def check_usable_masks(images: Iterable[NamedImage], plan: ReportPlan, masks: Path) -> None:
     """Refuse masks of which none can be used; images without one do not count.
 
     Raises:

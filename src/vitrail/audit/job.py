@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from vitrail.arguments import typed
-from vitrail.audit.areas import area_drops, check_masks, shares
+from vitrail.audit.areas import area_drops, check_usable_masks, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.notes import areas_notes, unclear_notes, unread_notes, untested_notes
 from vitrail.audit.patches import with_patches
@@ -182,7 +182,7 @@ def verdict_job(
         images = asked.samples.select(np.array(explained, np.int64))
         if asked.masks is not None:
             readable = (NamedImage(images.name(row), one) for row, one in readable_images(images, range(len(images))))
-            check_masks(readable, plan_report(asked.model, asked.wanted), asked.masks)
+            check_usable_masks(readable, plan_report(asked.model, asked.wanted), asked.masks)
         measures = {"areas": partial(area_drops, masks=asked.masks)}
         explain_all(images, asked.model, maps, asked.wanted, measures=measures, cluster=cluster, progress=progress)
     return [json.loads(line) for line in maps.read_text("utf-8").splitlines()]
