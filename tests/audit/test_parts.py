@@ -287,10 +287,16 @@ def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> No
 
 
 def test_why_nothing_can_be_told_of_an_image_is_told_unless_it_holds_no_evidence() -> None:
-    def line(verdict: str, reason: str, p: float | None) -> dict[str, Any]:
-        return {"attributions": [{"trust": {"verdict": verdict, "reason": reason, "evidence_p": p}}]}
+    def line(verdict: str, reason: str, p: float | None, effect: float | None = 5.0) -> dict[str, Any]:
+        test = {"verdict": verdict, "reason": reason, "evidence_p": p, "effect": effect, "minimum_effect": 4.0}
+        return {"attributions": [{"trust": test}]}
 
-    lines = [line("supported", "", 0.01), line("cannot tell", "no evidence", 0.3), {"problem": "broken"}]
+    lines = [
+        line("supported", "", 0.01),
+        line("cannot tell", "no evidence", 0.3),
+        line("cannot tell", "little", 0.01, 3.0),
+        {"problem": "broken"},
+    ]
     assert unclear_notes(lines) == []
     lines += [line("cannot tell", "no background", None)] * 3 + [line("cannot tell", "not finite", 0.03)]
     notes = unclear_notes(lines)

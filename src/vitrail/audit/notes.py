@@ -39,11 +39,17 @@ def unread_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def unclear_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why nothing can be told of some images, but for those that hold no evidence, which is what the rates say."""
     tests = [line["attributions"][0]["trust"] for line in lines if "attributions" in line]
-    unclear = [one for one in tests if one["verdict"] == "cannot tell"]
-    reasons = Counter(one["reason"] for one in unclear if one["evidence_p"] is None or one["evidence_p"] <= LEVEL)
+    unclear = [one for one in tests if one["verdict"] == "cannot tell" and not _lacks_evidence(one)]
+    reasons = Counter(one["reason"] for one in unclear)
     notes = [f"Of {counted(many, 'image')} nothing can be told: {why}." for why, many in reasons.most_common(SOME)]
     others = sum(many for _, many in reasons.most_common()[SOME:])
     return [*notes, f"Of {counted(others, 'more image')} nothing can be told for other reasons."] if others else notes
+
+
+def _lacks_evidence(test: Mapping[str, Any]) -> bool:
+    """Whether images without evidence reach the answer too often, or nearly reach it."""
+    p, effect, least = test["evidence_p"], test["effect"], test["minimum_effect"]
+    return p is not None and (p > LEVEL or (effect is not None and least is not None and effect < least))
 
 
 def areas_notes(asked: AuditRequest, drops: Sequence[Mapping[str, Any]]) -> list[str]:
