@@ -256,10 +256,11 @@ def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> No
         {"rim": 9.5, "upper-left": 7.5, "left": 6.0, "top": 4.7, "fine": 4.7, "right": 3.6, "lower-right": 3.2},
         {"left": 9.0, "rim": 8.5, "upper-left": 5.0, "lower-left": 4.6, "top": 1.5},  # a band
         {"fine": 5.0, "upper-left": 4.0, "upper-right": 3.0, "lower-left": 2.0, "lower-right": 1.5},
+        {"rim": 9.0, "right": 8.5, "top": 4.6, "bottom": 4.6, "upper-right": 4.0},  # a band, and two edges with some
         {"left": 0.9, "fine": 0.4, "rim": 0.1},
     )
-    names = ["rim, upper-left, fine, lower-right", "rim, fine", "rim, upper-left, fine, right, lower-right"]
-    names += ["left, top", "fine, upper-left, upper-right", ""]
+    names = ["rim, left, upper-left, fine, lower-right", "rim, left, fine", "rim, upper-left, fine, right, lower-right"]
+    names += ["left, upper-left, top", "fine, upper-left, upper-right", "rim, right", ""]
     swaps = [
         {
             edit.name: Swap(move(own.get(edit.name, 0.0), 0.0, True), edit.area and move(0.0, 0.0, True))
@@ -274,7 +275,7 @@ def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> No
     ]
     reads = replace(honest().preprocessing, size=(224, 224))
     places = shortcuts.seen_places(lines, EDITS, (224, 224))
-    assert [len(own) for own in places.values()] == [3, 2, 3, 2, 5, 0]
+    assert [len(own) for own in places.values()] == [3, 2, 3, 2, 5, 1, 0]
     found = shortcuts.propose(places)
     assert [", ".join(found.get(label, ())) for label in range(len(effects))] == names
     for label, parts in found.items():

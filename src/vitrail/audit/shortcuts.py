@@ -158,7 +158,8 @@ def seen_places(
 ) -> dict[int, list[dict[str, float]]]:
     """Of each class the places where the first half sees something, the strongest first: parts with mean effects.
 
-    Of a place these are its strongest part and its best name: of a mark in a corner, an edge and the corner.
+    Of a place these are its strongest part, the strongest smaller one in it, and its best name: of a mark in a corner
+    the rim, an edge and the corner.
 
     Args:
         lines: Of the first half.
@@ -173,8 +174,11 @@ def seen_places(
         left = {part: effect for part, effect in largest_first if effect >= least[part]}
         places = found[label] = []
         while left:
-            best, alike = overlap.place(left)
-            places.append({part: left[part] for part in (next(iter(left)), best)})
+            strongest, (best, alike) = next(iter(left)), overlap.place(left)
+            smaller = [
+                part for part in left if overlap(part, strongest) and overlap.pixels(part) < overlap.pixels(strongest)
+            ]
+            places.append({part: left[part] for part in (strongest, *smaller[:1], best)})
             left = {part: effect for part, effect in left.items() if part not in alike}
     return found
 
