@@ -19,7 +19,7 @@ import vitrail
 from tests.audit.marked import honest
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.audit import EDITS, Edit, box, sampling, shortcuts
+from vitrail.audit import EDITS, Edit, box, places, sampling, shortcuts
 from vitrail.audit.areas import shares
 from vitrail.audit.changes import PartTest, changes_since, parts_since, read_audit
 from vitrail.audit.edits import CELLS, SOFT, check_edits, coarse, passes_of, softened
@@ -187,7 +187,7 @@ def test_a_part_is_named_where_its_moves_are_a_nat_at_the_lower_end_and_most_ima
     assert one.interval[0] > 2
     halves_of = {part: np.full(4, effect) for part, effect in (("rim", 0.9), ("top", 1.1), ("fine", 0.6))}
     lines = lines_of({0: halves_of}, {0: [(1, 2)] * 4})
-    proposed = shortcuts.propose(shortcuts.seen_places(lines, [BY_NAME[part] for part in halves_of], (224, 224)))
+    proposed = places.propose(places.seen_places(lines, [BY_NAME[part] for part in halves_of], (224, 224)))
     assert proposed == {0: {"top": pytest.approx(1.1), "fine": pytest.approx(0.6)}}  # half a nat a move
     both = after_the_tests({0: {"fine": 9 + steps, "rim": 5 + steps, "top": 1 + steps}}, {0: [(1, 2)] * 32})
     assert [(one.part, one.named, one.same_place) for one in both] == [
@@ -274,9 +274,9 @@ def test_of_each_place_the_strongest_part_and_its_best_name_are_proposed() -> No
         for row in range(4)
     ]
     reads = replace(honest().preprocessing, size=(224, 224))
-    places = shortcuts.seen_places(lines, EDITS, (224, 224))
-    assert [len(own) for own in places.values()] == [3, 2, 3, 2, 5, 1, 0]
-    found = shortcuts.propose(places)
+    seen = places.seen_places(lines, EDITS, (224, 224))
+    assert [len(own) for own in seen.values()] == [3, 2, 3, 2, 5, 1, 0]
+    found = places.propose(seen)
     assert [", ".join(found.get(label, ())) for label in range(len(effects))] == names
     for label, parts in found.items():
         assert parts == {part: pytest.approx(effects[label][part]) for part in parts}

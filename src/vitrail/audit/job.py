@@ -30,6 +30,7 @@ from vitrail.audit.areas import area_drops, check_usable_masks, shares
 from vitrail.audit.edits import EDITS, Edit, check_edits
 from vitrail.audit.notes import areas_notes, unclear_notes, unread_notes, untested_notes
 from vitrail.audit.patches import with_patches
+from vitrail.audit.places import propose, seen_places
 from vitrail.audit.request import LOCK, AuditRequest, explained_images, searched_images
 from vitrail.audit.result import Audit, ProofPictures
 from vitrail.audit.sampling import (
@@ -42,7 +43,7 @@ from vitrail.audit.sampling import (
     passes_in,
     readable_images,
 )
-from vitrail.audit.shortcuts import Shortcut, propose, seen_places, tested_parts
+from vitrail.audit.shortcuts import Shortcut, tested_parts
 from vitrail.audit.swaps import lines_by_class, mean_effect, spread_of, swap_job
 from vitrail.data.columns import ALL, GROUP, Samples
 from vitrail.data.dataset import Split

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.audit.areas import LEAST_IMAGES, MASK, PROBLEM
+from vitrail.audit.places import MOST, seen_places
 from vitrail.audit.request import AuditRequest
-from vitrail.audit.shortcuts import MOST, seen_places
 from vitrail.errors import counted
 from vitrail.statistics import LEVEL
 from vitrail.text import percent, short_paths
