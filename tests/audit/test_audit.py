@@ -149,6 +149,12 @@ def test_where_the_passes_reach_for_one_class_it_is_asked_beside_another(monkeyp
     assert len(chosen.left) == 2
     assert len(chosen.notes) == 1
     assert all(model.output.name(each) in chosen.notes[0] for each in chosen.left)
+    small = [pair for number, pair in enumerate(digits(False)) if pair[1] != "7" or number % 24 == 0]
+    chosen = sampling.choose_searched(
+        model, sampling.open_split(model, small, None, None, AS_FOUND).samples, 3, 1e9, FEW
+    )
+    assert [[f"“{label}”" in note for label in "37"] for note in chosen.notes] == [[False, True], [True, False]]
+    chosen = sampling.choose_searched(model, samples, 3, float("inf"), FEW)
     for half, count in zip(chosen.halves, chosen.asked[label], strict=True):
         assert len(half) == count
         assert {trio.label for trio in half} == {label}

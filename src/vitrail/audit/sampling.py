@@ -217,7 +217,8 @@ def choose_searched(
         if min(first, second) >= LEAST_SIZE:
             asked[label] = first, second
     trios = draw_trios(known[0], sides[0], asked, most[0], 1), draw_trios(known[1], sides[1], asked, most[1], 2)
-    few, late = ([label for label in some if label not in asked] for some in (classes[:fitting], classes[fitting:]))
+    late = [label for label in classes[fitting:] if count_of[label] >= 2 * LEAST_SIZE]
+    few = [label for label in classes if label not in asked and label not in late]
     notes = _left_aside([*map(model.output.name, few)], [*map(model.output.name, late)])
     return SearchedImages(trios, asked, (*few, *late), notes)
 
