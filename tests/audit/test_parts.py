@@ -377,7 +377,9 @@ def test_groups_stand_in_one_half_and_trios_are_of_three_classes_in_turn() -> No
         assert len({side[units[row]] for row in (trio.own, trio.other, trio.third)}) == 1
 
 
-def searched_in(labels: list[int], scenes: list[int], groups: list[str], fine: bool = True) -> sampling.SearchedImages:
+def searched_in(
+    labels: list[int], scenes: list[int], groups: list[str], fine: bool = True, verdicts: int = 10**6
+) -> sampling.SearchedImages:
     """Which images are searched of a set in memory.
 
     Args:
@@ -386,6 +388,7 @@ def searched_in(labels: list[int], scenes: list[int], groups: list[str], fine: b
         groups: Of each; none where images belong to none.
         fine: Whether scenes are so fine that strangers are told from near copies: these are noisy, and every second is
             mirrored. Others are exact.
+        verdicts: Which decide how many passes there are.
     """
     rng, shown = np.random.default_rng(0), Counter[int]()
     made = rng.integers(30, 226, (max(scenes) + 1, 32, 32, 3) if fine else (max(scenes) + 1, 8, 8, 3))
@@ -400,7 +403,7 @@ def searched_in(labels: list[int], scenes: list[int], groups: list[str], fine: b
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, len(names)))
     model = vitrail.Model(Gridded(network.eval(), (4, 4)), vitrail.Preprocessing((32, 32)), vitrail.Classes(names))
     return sampling.choose_searched(
-        model, Samples(ArrayImages(pixels.astype(np.uint8)), columns), 10**6, float("inf"), EDITS
+        model, Samples(ArrayImages(pixels.astype(np.uint8)), columns), verdicts, float("inf"), EDITS
     )
 
 
@@ -433,6 +436,21 @@ def test_of_near_copies_and_of_a_group_one_image_is_a_witness() -> None:
                 assert own[trio.own] == trio.label
         assert sum(map(sum, found.asked.values())) <= len({*families})
         assert len(asked) > len({*families}) / 2  # strangers are no copies
+
+
+def test_a_class_of_few_groups_is_too_small_also_where_passes_are_few() -> None:
+    labels = [row % 3 for row in range(180)]
+    groups = [f"patient {row % 12}" if row % 3 == 2 else f"patient {row + 12}" for row in range(180)]
+    own, others = sampling.SIZES[-1]
+    passes = own * passes_of(EDITS) * 2 + others * sampling.OF_TEST  # of one class and its patches
+    found = searched_in(labels, [*range(180)], groups, verdicts=-(-passes // (sampling.PASSES - sampling.OF_VERDICT)))
+    ((asked, (first, second)),) = found.asked.items()
+    assert (first, second) == (own, others)
+    assert found.left == (2, 1 - asked)
+    assert [[f"“class {label}”" in note for label in range(3)] for note in found.notes] == [
+        [False, False, True],
+        [asked == 1, asked == 0, False],
+    ]
 
 
 def test_of_several_labels_each_is_asked_against_images_that_are_known_not_to_have_it() -> None:
