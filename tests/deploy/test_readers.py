@@ -51,6 +51,10 @@ CODECS: dict[str, tuple[Codec, Any]] = {
     "sets": (Classes(("cat", "dog", "owl"), calibration=Calibration("val", 60, 1.7, 0.9, (LIMITS,))), 0.43),
     "every set": (Classes(("cat", "dog", "owl"), calibration=Calibration("val", 60, 0.6, 0.9, (LIMITS,))), 0.999),
     "near": (Classes(("cat", "dog", "owl"), calibration=Calibration("val", 60, 1.0, 0.9, ((0.6995,) * 199,))), 0.5),
+    "at the limit": (
+        Classes(("cat", "dog", "owl"), calibration=Calibration("val", 60, limits=((0.69999,) * 199,))),
+        0.5,
+    ),
     "labels": (MultiLabels(("cat", "dog", "owl"), (), (0.5, 0.2, 0.9), Calibration("val", 60, 1.3)), None),
     "attributes": (Attributes(("form", "2"), (("blue", "red"), ("round", "long", "flat"))), None),
     "numbers": (Standardized(("count", "age"), (120.0, 3.0), (40.0, 0.5)), None),
@@ -346,7 +350,7 @@ def test_a_server_says_of_an_export_what_vitrail_says(tmp_path: Path) -> None:
             assert (said.pop("file"), said.pop("compute_dtype")) == (one.name, "fp32")
             assert said.pop("about_probabilities") == "what they are"
             assert_same(json.loads(json.dumps(said)), expected, 1e-5)
-        has_sets = name in ("sets", "every set", "near", "intervals", "usual intervals")
+        has_sets = name in ("sets", "every set", "near", "at the limit", "intervals", "usual intervals")
         assert served.sets == has_sets
         assert served.notes == ["seen; licence not stated"]
         assert served.version == hashlib.sha256(file.read_bytes()).hexdigest()[:12]

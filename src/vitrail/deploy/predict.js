@@ -201,7 +201,7 @@ const KINDS = {
     if (parts[0][0].column) return { attributes, columns, top };
     const said = { label: top[0][0], probability: top[0][1], top };
     if (!coverage) return said;
-    const least = 1 - limit(parts[0][0].limits, coverage) - 1e-6;
+    const least = 1 - limit(parts[0][0].limits, coverage) - 2e-5;  // rounding of fp32
     return { ...said, set: every.filter(([, value], place) => place === 0 || value >= least).map(([name]) => name) };
   },
 
