@@ -195,8 +195,8 @@ def choose_searched(
         edits: Which are tried, all on the first half.
     """
     kinds, order = kinds_of(model, samples), _order_of(samples)
-    witnesses = {(kind, unit) for unit, own in zip(samples.units(), kinds, strict=True) for kind in own}
-    count_of = Counter(kind for kind, _ in witnesses)
+    units = zip(samples.units(), kinds, strict=True)
+    count_of = Counter(kind for kind, _ in {(kind, unit) for unit, own in units for kind in own})
     if len(count_of) < 2:
         notes = (NO_CLASSES,) * (model.task.column in samples.columns)  # without labels it is said already
         return SearchedImages(([], []), {}, (), notes)

@@ -59,7 +59,7 @@ TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
 EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
-ROUNDING = 2e-5  # of a probability in fp32: another batch or runtime moves those of ViT-Ti by 3e-6, of larger ones more
+ROUNDING = 2e-5  # of a probability in fp32: another batch or runtime moves those of ViT-Ti by 3e-6
 
 ACCURACY = Metric("accuracy", "accuracy")
 Targets = Int[Tensor, " b"]
